@@ -1,0 +1,99 @@
+"""FedAlign (Zhang et al., KDD 2023): label names anchor the latent space, and rows near or far from the anchors of
+classes a client does not annotate teach it those classes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from fedalign import alignment
+from fedalign.algorithm import Algorithm
+from fedalign.model import DualEncoder, Head
+from fedalign.types import Examples, Server, Task, Visit
+
+Percent = Annotated[float, Field(ge=0, le=100)]
+
+
+@dataclass(frozen=True)
+class FedAlign(Algorithm):
+    """Label encoder from names, pseudo labels by anchors, alternating encoders, class-wise rows.
+
+    Without alignment, semantics, alternation and owner_rows this is FedAvg.
+    """
+
+    owner_rows: bool = True
+    alignment: bool = True
+    semantics: Literal["names", "random", "none"] = "names"  # none: a linear head, pseudo labels by its confidence
+    alternating: bool = True
+    near: Percent | None = None  # percentile above which a row is a 'yes'; None: 99 single-label, 99.9 multi-label
+    far: Percent | None = None  # percentile below which it is a 'no'; None: 50 and 99.9
+    similarity: Literal["auto", "cosine", "dot"] = "auto"  # auto: cosine single-label, dot multi-label
+    gate: Annotated[float, Field(ge=0, lt=1)] = 0.75  # multi-label: 'yes' only for classes with validation F1 above
+    clamp: float | Literal["off"] = 0.5  # multi-label: no 'yes' below and no 'no' above this similarity
+    pseudo_weight: Annotated[float, Field(gt=0)] | None = None  # the paper's second expectation, weighted; None: merged
+
+    @property
+    def head(self) -> Head:
+        return "linear" if self.semantics == "none" else self.semantics
+
+    def watches(self, task: Task) -> bool:
+        return task == "multi" and self.alignment and self.gate > 0
+
+    def prepare(self, visit: Visit) -> Examples:
+        if not self.alignment:
+            return visit.data
+        single = visit.model.task == "single"
+        data = visit.data
+        near = self.near if self.near is not None else (99.0 if single else 99.9)
+        far = self.far if self.far is not None else (50.0 if single else 99.9)
+        nearness = self._nearness(visit.start, data)  # (n, C)
+        if single:
+            y, known = alignment.pseudo_labels_single(nearness, data.y, data.known, data.classes, near, far)
+        else:
+            clamp = None if self.clamp == "off" else float(self.clamp)
+            trusted = torch.ones(len(data.classes), dtype=torch.bool)
+            if self.gate > 0:
+                trusted = visit.received["class_f1"] > self.gate
+            y, known = alignment.pseudo_labels_multi(
+                nearness, data.y, data.known, data.classes, near, far, clamp, trusted
+            )
+        aligned = replace(data, y=y, known=known)
+        return aligned if self.pseudo_weight is None else two_terms(data, aligned, self.pseudo_weight, single)
+
+    def _nearness(self, model: DualEncoder, data: Examples) -> Tensor:
+        """How near each row is to each class, by the model as received."""
+        with torch.no_grad():
+            z = model.encode(data.x)
+            if self.semantics == "none":
+                logits = model.label_encoder(z)
+                return torch.softmax(logits, -1) if model.task == "single" else torch.sigmoid(logits)
+            kind = self.similarity
+            if kind == "auto":
+                kind = "cosine" if model.task == "single" else "dot"
+            return alignment.similarity(z, model.anchors(), kind)
+
+    def phases(self, model: DualEncoder) -> list[list[nn.Parameter]]:
+        if not self.alternating:
+            return super().phases(model)
+        return [model.data_parameters(), model.label_parameters()]
+
+    def start(self, model: DualEncoder, num_clients: int) -> Server:
+        server = super().start(model, num_clients)
+        return self.observe(server, torch.zeros(len(model.anchors()))) if self.watches(model.task) else server
+
+    def observe(self, server: Server, class_f1: Tensor) -> Server:
+        return replace(server, extra={**server.extra, "class_f1": class_f1.float()})
+
+
+def two_terms(data: Examples, aligned: Examples, weight: float, single: bool) -> Examples:
+    """Weights that turn the mean over all rows into L + weight * L', L' being the mean over pseudo-labelled rows."""
+    added = aligned.known & ~data.known  # (n, C)
+    taught = (added & (aligned.y > 0) if single else added).any(1).sum().clamp(min=1)
+    return replace(aligned, weight=torch.where(added, weight * len(data) / taught, 1.0))
+
+
+algorithm = FedAlign

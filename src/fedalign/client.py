@@ -1,0 +1,134 @@
+"""One client's work in one round: the only training loop in the package."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from fedalign import losses
+from fedalign.algorithm import Algorithm
+from fedalign.config import Training
+from fedalign.model import DualEncoder
+from fedalign.noise import Noise
+from fedalign.types import Arrays, Examples, Server, Update, Visit
+
+OPTIMIZER = "optimizer:"  # prefix of the optimiser's part of a client's memory; the rest belongs to the algorithm
+
+
+class Workbench:
+    """A model to train and one to keep as received; a thread needs one, clients do not."""
+
+    def __init__(self, model: DualEncoder) -> None:
+        self.model = model.twin()
+        self.start = model.twin()
+        self.start.train_only([])
+
+
+class Onlooker:
+    """Sees what happens during a visit, on the client's own machine; changes nothing."""
+
+    def prepared(self, data: Examples) -> None:
+        """The rows and labels of this round, pseudo labels included."""
+
+    def stepped(self) -> None:
+        """After each batch; may raise to abandon the visit."""
+
+
+def visit(
+    algorithm: Algorithm,
+    bench: Workbench,
+    server: Server,
+    data: Examples,
+    memory: Arrays,
+    config: Training,
+    key: tuple[int, int, int],
+    onlooker: Onlooker | None = None,
+) -> tuple[Update, Arrays]:
+    """Trains on one client's rows. `key` (seed, round, client) fixes all randomness, so neither order nor engine
+    nor resumption changes a result."""
+    onlooker = onlooker or Onlooker()
+    model = bench.model.load(server.weights)
+    remembered = {name: array for name, array in memory.items() if not name.startswith(OPTIMIZER)}
+    now = Visit(model, bench.start.load(server.weights), data, config, server.extra, remembered, Noise(*key))
+    data = algorithm.prepare(now)
+    onlooker.prepared(data)
+    if model.task == "multi" and config.balanced:
+        weight = losses.balanced_weights(data.y, data.known)
+        data = replace(data, weight=weight if data.weight is None else weight * data.weight)
+    now = now.with_data(data)
+    needed = algorithm.carries_loss(now)
+    phases = algorithm.phases(model)
+    optimizers = [make_optimizer(model, phase, config) for phase in phases]
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    if config.keep_optimizer:
+        for optimizer in optimizers:
+            restore(optimizer, names, memory)
+    for _ in range(config.epochs):
+        for rows in batches(len(data), config.batch_size, now.noise):
+            batch = data.take(rows[needed[rows]], drawn=len(rows))
+            for phase, optimizer in zip(phases, optimizers, strict=True):
+                step(algorithm, now, batch, phase, optimizer)
+            now.steps += 1
+            algorithm.correct(now)
+            onlooker.stepped()
+    send, remember = algorithm.finish(now)
+    kept = {} if not config.keep_optimizer else {k: v for opt in optimizers for k, v in stored(opt, names).items()}
+    labelled = int(((now.data.y > 0) & now.data.known & now.data.classes).any(1).sum())
+    return Update(model.arrays(), labelled, data.classes, send), {**remember, **kept}
+
+
+def step(
+    algorithm: Algorithm, now: Visit, batch: Examples, phase: list[nn.Parameter], optimizer: torch.optim.Optimizer
+) -> None:
+    now.model.train_only(phase)
+    loss = algorithm.objective(now, batch)
+    gradients: tuple[Tensor | None, ...] = (None,) * len(phase)
+    if loss.requires_grad:
+        gradients = torch.autograd.grad(loss, phase, allow_unused=True)
+    for parameter, gradient in zip(phase, gradients, strict=True):
+        # an optimiser with momentum moves also on a zero gradient, so a batch without a loss still is a step
+        parameter.grad = torch.zeros_like(parameter) if gradient is None else gradient
+    if now.config.clip is not None:
+        torch.nn.utils.clip_grad_norm_(phase, now.config.clip)
+    optimizer.step()
+    for parameter in phase:
+        parameter.grad = None
+
+
+def batches(n: int, size: int, noise: Noise) -> Iterator[Tensor]:
+    """Row numbers in a fresh order; the last batch may be small."""
+    yield from noise.permutation(n).split(size)
+
+
+def make_optimizer(model: DualEncoder, phase: list[nn.Parameter], config: Training) -> torch.optim.Optimizer:
+    labels = {id(parameter) for parameter in model.label_parameters()}
+    groups = [
+        {"params": [p for p in phase if id(p) not in labels], "lr": config.lr},
+        {"params": [p for p in phase if id(p) in labels], "lr": config.label_lr or config.lr},
+    ]
+    groups = [group for group in groups if group["params"]]
+    if config.optimizer == "sgd":
+        return torch.optim.SGD(groups, lr=config.lr, momentum=config.momentum)
+    return torch.optim.Adam(groups, lr=config.lr, fused=True)
+
+
+def stored(optimizer: torch.optim.Optimizer, names: dict[int, str]) -> Arrays:
+    """The optimiser's state as named arrays."""
+    return {
+        f"{OPTIMIZER}{field}:{names[id(parameter)]}": value.detach().clone()
+        for parameter, state in optimizer.state.items()
+        for field, value in state.items()
+        if isinstance(value, Tensor)
+    }
+
+
+def restore(optimizer: torch.optim.Optimizer, names: dict[int, str], memory: Arrays) -> None:
+    parameters = {names[id(p)]: p for group in optimizer.param_groups for p in group["params"]}
+    for key, value in memory.items():
+        if key.startswith(OPTIMIZER):
+            field, name = key.removeprefix(OPTIMIZER).split(":", 1)
+            if name in parameters:
+                optimizer.state[parameters[name]][field] = value.clone()

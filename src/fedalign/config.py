@@ -1,0 +1,208 @@
+"""What a run is: pydantic models, read from TOML and from `--set a.b=c`. Unknown keys are errors."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal
+
+import tomli_w
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from fedalign.errors import UserError, nearest
+from fedalign.rooms import build, explain, option_names
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Choice(BaseModel):
+    """A thing from a room and its options, for example `[algorithm]` with `name = "fedprox"` and `mu = 0.01`."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+    name: str
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return dict(self.__pydantic_extra__ or {})
+
+
+class Training(Section):
+    """The local training of one visit."""
+
+    epochs: int = Field(5, ge=1)
+    batch_size: int = Field(128, ge=1)
+    lr: float = Field(0.001, gt=0)
+    label_lr: float | None = Field(None, gt=0)  # of the label encoder or head; None: lr
+    optimizer: Literal["adam", "sgd"] = "adam"
+    momentum: float = Field(0.0, ge=0, lt=1)  # of sgd
+    keep_optimizer: bool = True  # a client's optimiser state survives between its rounds
+    balanced: bool = True  # multi-label: a class's yes and no entries count alike in sum
+    clip: float | None = Field(None, gt=0)  # limit of the gradient's norm
+
+
+class Partition(Section):
+    """Which client holds which rows and annotates which classes."""
+
+    kind: Literal["random-classes", "category", "none"] = "none"  # none: the data set brings its clients
+    clients: int | None = Field(None, ge=1)  # None: one a subject (random-classes) or a category
+    classes_per_client: int = Field(3, ge=1)
+    rows: Literal["shuffle", "subject"] = "shuffle"
+    cover: bool = False  # draw again until every class has an owner
+    seed: int | None = None  # None: the run's seed
+
+
+class Labels(Section):
+    """Where the label encoder's first rows come from."""
+
+    source: Literal["table", "vectors", "random"] = "random"
+    file: str = ""
+    reading: Literal["paper", "released"] = "paper"  # centred without self-loops, or as the published code does
+    walk_length: int = Field(100, ge=2)
+    walks: int = Field(200, ge=1)
+    window: int = Field(5, ge=1)
+    normalise: bool | None = None  # L2-normalise rows in the logits; None: in single-label
+
+
+class Config(Section):
+    """Everything that decides a run's result, and how it is carried out."""
+
+    name: str = "run"
+    seed: int = Field(4321, ge=0)
+    rounds: int = Field(50, ge=1)
+    clients_per_round: int = Field(5, ge=1)
+    profile: Literal["released", "paper"] = "released"
+    algorithm: Choice = Choice(name="fedalign")
+    dataset: Choice = Choice(name="synthetic")
+    encoder: Choice = Choice(name="transformer")
+    engine: Choice = Choice(name="local")
+    partition: Partition = Partition()
+    labels: Labels = Labels()
+    training: Training = Training()
+
+
+# What a profile changes; a run's own settings win over it. FACTS: docs/differences.md lists each of them.
+PROFILES: dict[str, dict[str, dict[str, Any]]] = {
+    "released": {},
+    "paper": {
+        "fedalign": {"algorithm": {"similarity": "cosine", "gate": 0.0, "clamp": "off", "pseudo_weight": 1.0}},
+        "every": {"training": {"balanced": False}},
+    },
+}
+
+
+def presets() -> list[str]:
+    folder = files("fedalign.paper")
+    return sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))
+
+
+def load(source: str, overrides: Iterable[str] = (), **changes: Any) -> Config:
+    """A preset's name or a TOML file, then `a.b=c` overrides, then keyword changes such as rounds=10."""
+    table = _read(source)
+    for override in overrides:
+        _set(table, *_parse(override))
+    for key, value in changes.items():
+        if value is not None:
+            _set(table, key.split("."), value)
+    return from_table(table, where=source)
+
+
+def from_table(table: Mapping[str, Any], where: str = "configuration") -> Config:
+    merged = _with_profile(dict(table))
+    try:
+        config = Config.model_validate(merged)
+    except ValidationError as error:
+        first = error.errors()[0]
+        if first["type"] == "extra_forbidden":
+            *path, key = [str(part) for part in first["loc"]]
+            raise UserError(f"{where}: unknown key {'.'.join([*path, key])!r}{_near_key(path, key)}") from error
+        raise UserError(f"{where}: {explain(error)}") from error
+    return complete(config)
+
+
+def complete(config: Config) -> Config:
+    """The configuration with every option of the chosen things written out, all of them checked."""
+    filled = {}
+    for room, choice in (
+        ("algorithms", config.algorithm),
+        ("datasets", config.dataset),
+        ("encoders", config.encoder),
+        ("engines", config.engine),
+    ):
+        thing = build(room, choice.name, choice.options)
+        options = {key: getattr(thing, key) for key in option_names(type(thing))}
+        filled[room.removesuffix("s")] = Choice(name=choice.name, **_without_none(options))
+    return config.model_copy(update=filled)
+
+
+def to_toml(config: Config) -> str:
+    return tomli_w.dumps(_without_none(config.model_dump(mode="json")))
+
+
+def _without_none(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _without_none(item) for key, item in value.items() if item is not None}
+    return [_without_none(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _read(source: str) -> dict[str, Any]:
+    path = Path(source)
+    if source in presets():
+        return tomllib.loads(files("fedalign.paper").joinpath(f"{source}.toml").read_text(encoding="utf-8"))
+    if not path.suffix and not path.exists():
+        raise UserError(f"unknown preset {source!r}{nearest(source, presets())}")
+    if not path.is_file():
+        raise UserError(f"there is no file {source}; give a preset ({', '.join(presets())}) or a TOML file")
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{source} is not valid TOML: {error}") from error
+
+
+def _parse(override: str) -> tuple[list[str], Any]:
+    key, sign, text = override.partition("=")
+    if not sign or not key.strip():
+        raise UserError(f"--set {override!r} must look like training.epochs=3")
+    try:
+        value = tomllib.loads(f"value = {text.strip()}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text.strip()  # a bare word is a string
+    return key.strip().split("."), value
+
+
+def _set(table: dict[str, Any], path: list[str], value: Any) -> None:
+    *parents, last = path
+    for parent in parents:
+        table = table.setdefault(parent, {})
+        if not isinstance(table, dict):
+            raise UserError(f"{'.'.join(path)}: {parent!r} is a value, not a section")
+    if isinstance(table.get(last), dict) and not isinstance(value, dict):
+        raise UserError(f"{'.'.join(path)} is a section; set one of its keys, for example {'.'.join(path)}.name")
+    if last == "name" and parents and table.get("name") not in (None, value):
+        table.clear()  # another algorithm, data set or encoder does not take over the old one's options
+    table[last] = value
+
+
+def _with_profile(table: dict[str, Any]) -> dict[str, Any]:
+    """The table with names of things filled in and the profile's settings beneath its own."""
+    result = {key: dict(value) if isinstance(value, dict) else value for key, value in table.items()}
+    for section, field in Config.model_fields.items():
+        if isinstance(field.default, Choice) and isinstance(result.setdefault(section, {}), dict):
+            result[section].setdefault("name", field.default.name)
+    algorithm = result["algorithm"].get("name") if isinstance(result["algorithm"], dict) else None
+    for condition, sections in PROFILES.get(str(result.get("profile", "released")), {}).items():
+        if condition in ("every", algorithm):
+            for section, values in sections.items():
+                if isinstance(result.setdefault(section, {}), dict):
+                    result[section] = {**values, **result[section]}
+    return result
+
+
+def _near_key(path: list[str], key: str) -> str:
+    model: Any = Config
+    for part in path:
+        model = model.model_fields[part].annotation
+    return nearest(key, model.model_fields)

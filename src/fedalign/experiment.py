@@ -1,0 +1,164 @@
+"""From a configuration to a result. The only file that knows every room."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import fedalign
+from fedalign import partition, rooms
+from fedalign.config import Config
+from fedalign.datafolder import data_folder
+from fedalign.federate import Plan, Round, describe, rounds
+from fedalign.inputs import Shape
+from fedalign.keys import torch_generator
+from fedalign.labels import vectors
+from fedalign.memory import ClientMemory
+from fedalign.model import DualEncoder, LabelEncoder, random_rows
+from fedalign.runfolder import RunFolder
+from fedalign.types import Examples, Federation, Sequences
+
+LAST = 10  # rounds averaged in a result, because single rounds swing
+
+
+@dataclass(frozen=True)
+class Watch:
+    """What a front end wants to hear of while a run goes on."""
+
+    on_start: Callable[[Plan, int], None] = lambda plan, done: None
+    on_visit: Callable[[int], None] = lambda client: None
+    on_round: Callable[[Round, float], None] = lambda now, seconds: None
+    on_warning: Callable[[str], None] = lambda message: None
+
+
+def federation(config: Config) -> Federation:
+    """The data of a configuration, divided among its clients; fetched first if that may be done silently."""
+    dataset = rooms.build("datasets", config.dataset.name, config.dataset.options)
+    folder = data_folder()
+    if not dataset.present(folder):
+        dataset.fetch(folder)
+    loaded = dataset.load(folder)
+    if isinstance(loaded, Federation):
+        return loaded
+    return partition.divide(loaded, config.partition, config.seed)
+
+
+def plan(config: Config, data: Federation | None = None) -> Plan:
+    """Everything a run needs; server and clients build the same one from the same configuration."""
+    data = federation(config) if data is None else data
+    algorithm = rooms.build("algorithms", config.algorithm.name, config.algorithm.options)
+    return Plan(config, data, algorithm, model(config, data, algorithm.head))
+
+
+def model(config: Config, data: Federation, head: str) -> DualEncoder:
+    """The model before the first round: the same data encoder for every algorithm of a seed."""
+    shape: Shape = data.inputs.shape
+    options = rooms.build("encoders", config.encoder.name, config.encoder.options)
+    encoder = options.build(shape, torch_generator(config.seed, "encoder"))
+    classes, dim = len(data.label_names), encoder.dim
+    if head in ("linear", "rows"):
+        rows = random_rows(classes, dim, torch_generator(config.seed, "head"))
+        return DualEncoder(encoder, LabelEncoder(rows, bias=head == "linear", normalise=False), data.task)
+    how = config.labels if head == "names" else config.labels.model_copy(update={"source": "random"})
+    rows = vectors.make(data.label_names, dim, how, config.seed)
+    normalise = data.task == "single" if how.normalise is None else how.normalise
+    return DualEncoder(encoder, LabelEncoder(rows, bias=False, normalise=normalise), data.task)
+
+
+def run(config: Config, out: Path, resume: bool = False, watch: Watch | None = None) -> dict[str, Any]:
+    """Runs (or goes on with) an experiment in a folder and returns what `result.json` holds."""
+    watch = watch or Watch()
+    if resume:
+        folder = RunFolder.existing(out)
+        folder.check_same(config)
+    prepared = plan(config)
+    if not resume:
+        folder = RunFolder.create(out, config)
+    with folder.lock(), ExitStack() as stack:
+        engine_options = rooms.build("engines", config.engine.name, config.engine.options)
+        memory = ClientMemory(folder.checkpoints, getattr(engine_options, "memory_mb", 1024))
+        mark = fingerprint(prepared)
+        done, server = folder.load_round(prepared.start(), memory, mark, watch.on_warning)
+        engine = stack.enter_context(engine_options.open(prepared, memory))
+        engine.on_visit = watch.on_visit
+        watch.on_start(prepared, done)
+        began = time.perf_counter()
+        for now in rounds(prepared, engine, server, done):
+            server = now.server
+            folder.save_round(now.number, server, memory, mark, now.record)
+            seconds, began = time.perf_counter() - began, time.perf_counter()
+            folder.note_time(now.number, seconds)
+            watch.on_round(now, seconds)
+        result = summary(prepared, folder.records())
+        folder.finish(server.weights, label_card(prepared), result)
+    return result
+
+
+def summary(prepared: Plan, records: list[dict[str, Any]]) -> dict[str, Any]:
+    """The last round's scores, the mean of the last ten, and the last round by class."""
+    last = records[-1]
+    found: dict[str, Any] = {
+        "fedalign": fedalign.__version__,
+        "name": prepared.config.name,
+        "algorithm": prepared.config.algorithm.name,
+        "seed": prepared.config.seed,
+        "rounds": len(records),
+    }
+    if "f1" in last:
+        tail = records[-LAST:]
+        found["last"] = {key: last[key] for key in ("f1", "accuracy", "balanced_accuracy")}
+        found["mean_of_last"] = {
+            "rounds": len(tail),
+            **{key: sum(r[key] for r in tail) / len(tail) for key in ("f1", "accuracy", "balanced_accuracy")},
+        }
+        owners = prepared.federation.classes.sum(0).tolist()
+        found["classes"] = [
+            {"name": name, "f1": score, "owners": owners[c]}
+            for c, (name, score) in enumerate(zip(prepared.federation.label_names, last["class_f1"], strict=True))
+        ]
+    return found
+
+
+def label_card(prepared: Plan) -> dict[str, Any]:
+    """What is needed beside the weights to read rows and name classes."""
+    config, data = prepared.config, prepared.federation
+    head = prepared.model.label_encoder
+    return {
+        "format": 1,
+        "fedalign": fedalign.__version__,
+        "task": data.task,
+        "label_names": list(data.label_names),
+        "encoder": config.encoder.model_dump(mode="json"),
+        "head": {"bias": head.bias is not None, "normalise": head.normalise},
+        "inputs": data.inputs.model_dump(mode="json"),
+    }
+
+
+def fingerprint(prepared: Plan) -> str:
+    """A digest of the data and the first weights, so that a run is not resumed on others."""
+    digest = hashlib.sha256(json.dumps(list(prepared.federation.label_names)).encode())
+    parts = [party.train for party in prepared.federation.parties]
+    if prepared.federation.test is not None:
+        parts.append(prepared.federation.test)
+    for part in parts:
+        for tensor in _tensors(part):
+            digest.update(tensor.contiguous().numpy().tobytes())
+    for value in prepared.model.arrays().values():
+        digest.update(value.numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _tensors(part: Examples) -> list[torch.Tensor]:
+    x = [part.x.values, part.x.offsets] if isinstance(part.x, Sequences) else [part.x]
+    return [*x, part.y, part.known, part.classes]
+
+
+__all__ = ["Watch", "describe", "federation", "fingerprint", "model", "plan", "run"]

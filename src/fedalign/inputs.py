@@ -1,0 +1,147 @@
+"""How a raw row becomes numbers. Fixed before training, the same at every party, and stored with the model."""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, Literal
+
+import numpy as np
+import torch
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from torch import Tensor
+
+from fedalign import words
+from fedalign.types import Rows, Sequences
+
+UNKNOWN = 0  # the token of every word outside the vocabulary
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What an encoder must read."""
+
+    kind: Literal["tokens", "series", "features"]
+    size: int  # vocabulary, or features a step or row
+
+
+class _Stored(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Text(_Stored):
+    """Documents as token ids: a counted vocabulary, or word hashes that need no agreement on words at all."""
+
+    kind: Literal["text"] = "text"
+    preparation: Literal["words", "stems", "none"] = "words"  # stems: as the published R8 texts; none: split at spaces
+    vocabulary: tuple[str, ...] = ()  # empty: hashed
+    buckets: int = 0  # number of hash values
+    max_tokens: int = 1000
+
+    @property
+    def shape(self) -> Shape:
+        return Shape("tokens", 1 + (self.buckets or len(self.vocabulary)))
+
+    @cached_property
+    def _ids(self) -> dict[str, int]:
+        return {word: i for i, word in enumerate(self.vocabulary, start=UNKNOWN + 1)}
+
+    def tokens(self, text: str) -> list[str]:
+        if self.preparation == "stems":
+            return words.prepared(text)[: self.max_tokens]
+        return (words.split(text) if self.preparation == "words" else text.split())[: self.max_tokens]
+
+    def rows(self, texts: Iterable[str]) -> Sequences:
+        return self.encode(self.tokens(text) for text in texts)
+
+    def encode(self, documents: Iterable[Sequence[str]]) -> Sequences:
+        """Documents already split into tokens."""
+        flat: list[int] = []
+        offsets = [0]
+        ids = self._ids
+        for document in documents:
+            document = document[: self.max_tokens]
+            if self.buckets:
+                flat.extend(1 + zlib.crc32(word.encode()) % self.buckets for word in document)
+            else:
+                flat.extend(ids.get(word, UNKNOWN) for word in document)
+            offsets.append(len(flat))
+        return Sequences(torch.tensor(flat, dtype=torch.int32), torch.tensor(offsets))
+
+
+def count_vocabulary(documents: Iterable[Sequence[str]], min_count: int) -> tuple[str, ...]:
+    """Words that occur at least `min_count` times, most frequent first, ties by spelling."""
+    counts: Counter[str] = Counter()
+    for document in documents:
+        counts.update(document)
+    frequent = [word for word, count in counts.items() if count >= min_count]
+    return tuple(sorted(frequent, key=lambda word: (-counts[word], word)))
+
+
+class Scaling(_Stored):
+    """Numbers made comparable: (x - mean) / sd, a missing value becoming the mean, that is 0."""
+
+    columns: tuple[str, ...] = ()
+    mean: tuple[float, ...]
+    sd: tuple[float, ...]
+
+    @classmethod
+    def fit(cls, values: np.ndarray | Tensor, columns: Sequence[str] = ()) -> Scaling:
+        """From training rows or steps (n, F); NaN is missing."""
+        x = np.asarray(values, dtype=np.float64)
+        seen = ~np.isnan(x)
+        count = np.maximum(seen.sum(0), 1)
+        mean = np.where(seen, x, 0).sum(0) / count
+        sd = np.sqrt((np.where(seen, x - mean, 0) ** 2).sum(0) / count)
+        sd[sd < 1e-12] = 1.0  # a constant column carries nothing; leave it at 0
+        return cls(columns=tuple(columns), mean=tuple(mean.tolist()), sd=tuple(sd.tolist()))
+
+    @classmethod
+    def identity(cls, columns: Sequence[str]) -> Scaling:
+        return cls(columns=tuple(columns), mean=(0.0,) * len(columns), sd=(1.0,) * len(columns))
+
+    def apply(self, values: np.ndarray | Tensor) -> Tensor:
+        x = (np.asarray(values, dtype=np.float64) - self.mean) / self.sd
+        return torch.from_numpy(np.nan_to_num(x, nan=0.0).astype(np.float32))
+
+
+class Series(_Stored):
+    """Recordings: time steps of features, rows of any length."""
+
+    kind: Literal["series"] = "series"
+    scaling: Scaling
+
+    @property
+    def shape(self) -> Shape:
+        return Shape("series", len(self.scaling.mean))
+
+    def rows(self, recordings: Iterable[np.ndarray]) -> Sequences:
+        return Sequences.from_rows(self.scaling.apply(recording) for recording in recordings)
+
+
+class Features(_Stored):
+    """Table rows: one feature vector each."""
+
+    kind: Literal["features"] = "features"
+    scaling: Scaling
+
+    @property
+    def shape(self) -> Shape:
+        return Shape("features", len(self.scaling.mean))
+
+    def rows(self, table: np.ndarray) -> Tensor:
+        return self.scaling.apply(table)
+
+
+Inputs = Text | Series | Features
+_adapter: TypeAdapter[Inputs] = TypeAdapter(Annotated[Inputs, Field(discriminator="kind")])
+
+
+def inputs_from_json(text: str | bytes) -> Inputs:
+    return _adapter.validate_json(text)
+
+
+__all__ = ["Features", "Inputs", "Rows", "Scaling", "Series", "Shape", "Text", "count_vocabulary", "inputs_from_json"]

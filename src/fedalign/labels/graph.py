@@ -1,0 +1,88 @@
+"""From a table of label co-occurrence to random walks over a graph of labels."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from fedalign.errors import UserError
+
+Reading = Literal["paper", "released"]
+
+
+def read_table(path: Path, names: Sequence[str]) -> np.ndarray:
+    """The square table (C, C) of the named labels from a CSV with names in its first row and column.
+
+    An empty cell is NaN: nothing is known about that pair.
+    """
+    try:
+        with path.open(encoding="utf-8", newline="") as stream:
+            rows = [row for row in csv.reader(stream) if row]
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read the label table {path}: {error}") from error
+    if len(rows) < 2:
+        raise UserError(f"the label table {path} is empty; it needs names in its first row and first column")
+    columns = [cell.strip() for cell in rows[0][1:]]
+    position = {name: i for i, name in enumerate(columns)}
+    lines = {row[0].strip(): (number, row[1:]) for number, row in enumerate(rows[1:], start=2)}
+    missing = [name for name in names if name not in position or name not in lines]
+    if missing:
+        raise UserError(
+            f"the label table {path} has no row and column for {', '.join(missing)}; it holds {', '.join(columns[:8])}"
+            + (" and more" if len(columns) > 8 else "")
+        )
+    table = np.full((len(names), len(names)), np.nan)
+    for i, name in enumerate(names):
+        number, cells = lines[name]
+        for j, other in enumerate(names):
+            if position[other] >= len(cells):
+                raise UserError(f"{path}, line {number}: {len(cells)} values for {len(columns)} labels")
+            cell = cells[position[other]].strip()
+            try:
+                table[i, j] = float(cell) if cell else np.nan
+            except ValueError as error:
+                raise UserError(f"{path}, line {number}, column {other}: {cell!r} is not a number") from error
+    return table
+
+
+def edges(table: np.ndarray, reading: Reading) -> np.ndarray:
+    """Non-negative edge weights (C, C).
+
+    paper: zero-centred over the pairs that are known, negative edges dropped, no self-loops. released: every positive
+    value is an edge as it stands, the diagonal included.
+    """
+    weights = np.array(table, dtype=np.float64)
+    if reading == "paper":
+        np.fill_diagonal(weights, np.nan)
+        weights = np.fmax(weights, weights.T)  # a pair given once counts
+        known = ~np.isnan(weights)
+        if known.any():
+            weights = weights - weights[known].mean()
+    return np.where(np.isnan(weights) | (weights < 0), 0.0, weights)
+
+
+def walks(weights: np.ndarray, length: int, per_node: int, rng: np.random.Generator) -> np.ndarray:
+    """(C * per_node, length) nodes; each step's chance is the edge's share of its node's weight. A node without
+    an edge stays where it is."""
+    C = len(weights)
+    total = weights.sum(1, keepdims=True)
+    share = np.where(total > 0, weights / np.where(total > 0, total, 1), np.eye(C))
+    upto = np.cumsum(share, 1)
+    upto[:, -1] = 1.0 + 1e-9
+    path = np.empty((C * per_node, length), dtype=np.int64)
+    path[:, 0] = np.repeat(np.arange(C), per_node)
+    for step in range(1, length):
+        draw = rng.random(len(path))
+        path[:, step] = (upto[path[:, step - 1]] <= draw[:, None]).sum(1)
+    return path
+
+
+def isolated(weights: np.ndarray) -> np.ndarray:
+    """(C,) True for labels without an edge to another label."""
+    others = np.array(weights)
+    np.fill_diagonal(others, 0)
+    return np.logical_not((others > 0).any(0) | (others > 0).any(1))

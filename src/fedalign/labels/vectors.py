@@ -1,0 +1,138 @@
+"""From walks to one vector a label: skip-gram with negative sampling, in expectation.
+
+There are few labels (tens, seldom hundreds), so the pairs that a window meets along the walks fit in a C x C table of
+counts, and the sum over sampled negatives in another. Training then follows the mean of skip-gram's gradient with its
+usual falling rate, in steps small enough to be stable: the same objective without sampling noise, in a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from fedalign.errors import UserError
+from fedalign.keys import numpy_generator, torch_generator
+from fedalign.labels import graph
+
+if TYPE_CHECKING:
+    from fedalign.config import Labels
+
+NEGATIVES = 5  # per observed pair
+EPOCHS = 5
+RATE, LAST_RATE = 0.025, 0.0001
+LARGEST_STEP = 2.0  # of rate times count; four times finer steps change no cosine by more than 0.002
+
+
+def make(names: Sequence[str], dim: int, how: Labels, seed: int) -> Tensor:
+    """(C, dim) the label encoder's first rows, the same for the same seed in any process."""
+    if how.source == "random":
+        return torch.empty(len(names), dim).normal_(generator=torch_generator(seed, "label vectors"))
+    if not how.file:
+        raise UserError(f"labels.source = {how.source!r} needs labels.file, the path of the {how.source} file")
+    path = Path(how.file).expanduser()
+    if how.source == "vectors":
+        return fit_width(read_vectors(path, names), dim, seed)
+    weights = graph.edges(graph.read_table(path, names), how.reading)
+    return from_graph(weights, dim, how, seed)
+
+
+def from_graph(weights: np.ndarray, dim: int, how: Labels, seed: int) -> Tensor:
+    rng = numpy_generator(seed, "walks")
+    paths = graph.walks(weights, how.walk_length, how.walks, rng)
+    found = skip_gram(pair_counts(paths, len(weights), how.window), dim, seed)
+    lonely = torch.from_numpy(graph.isolated(weights))
+    if how.reading == "paper" and bool(lonely.any()):
+        found[lonely] = ordinary_norm(found, lonely, seed)
+    return found
+
+
+def pair_counts(paths: np.ndarray, labels: int, window: int) -> np.ndarray:
+    """(C, C) how often two labels share a window; skip-gram shrinks it at random, so near pairs count more."""
+    counts = np.zeros((labels, labels))
+    for distance in range(1, min(window, paths.shape[1] - 1) + 1):
+        pairs = paths[:, :-distance].ravel() * labels + paths[:, distance:].ravel()
+        met = np.bincount(pairs, minlength=labels * labels).reshape(labels, labels)
+        counts += (met + met.T) * (window - distance + 1) / window
+    return counts
+
+
+def skip_gram(counts: np.ndarray, dim: int, seed: int) -> Tensor:
+    """(C, dim) input vectors of skip-gram with negative sampling for these pair counts."""
+    C = len(counts)
+    positive = torch.from_numpy(counts).float() * EPOCHS  # (C, C)
+    frequency = positive.sum(1)
+    chance = frequency**0.75
+    chance = chance / chance.sum()
+    # negatives that happen to be the word itself are skipped, as word2vec does
+    negative = NEGATIVES * (frequency.view(-1, 1) - positive) * chance.view(1, -1)
+    first = torch.empty(C, dim).uniform_(-0.5 / dim, 0.5 / dim, generator=torch_generator(seed, "skip-gram"))
+    steps = max(100, int(RATE * float((positive + negative).sum(1).max()) / LARGEST_STEP))
+    with one_thread(), torch.inference_mode():
+        # every update is a combination of the first vectors, so C coordinates in their span are enough
+        basis, coordinates = torch.linalg.qr(first.T)
+        vectors, contexts = coordinates.T.contiguous(), torch.zeros(C, coordinates.shape[0])
+        both = positive + negative
+        for step in range(steps):
+            rate = (RATE + (LAST_RATE - RATE) * step / steps) / steps
+            # positive * (1 - p) - negative * p
+            gradient = torch.mm(vectors, contexts.T).sigmoid_().mul_(both).neg_().add_(positive).mul_(rate)
+            change = torch.mm(gradient.T, vectors)
+            vectors.addmm_(gradient, contexts)
+            contexts.add_(change)
+        vectors = vectors @ basis.T
+    return vectors.clone()
+
+
+def ordinary_norm(vectors: Tensor, lonely: Tensor, seed: int) -> Tensor:
+    """Random vectors for labels the corpus says nothing about, as long as the others are on average."""
+    random = torch.empty(int(lonely.sum()), vectors.shape[1]).normal_(generator=torch_generator(seed, "isolated"))
+    others = vectors[~lonely]
+    norm = others.norm(dim=1).mean() if len(others) else torch.tensor(1.0)
+    return random / random.norm(dim=1, keepdim=True) * norm
+
+
+def read_vectors(path: Path, names: Sequence[str]) -> Tensor:
+    """Vectors by name from safetensors (one array a label) or NPZ with `names` and `vectors`."""
+    try:
+        if path.suffix == ".npz":
+            with np.load(path, allow_pickle=False) as stored:
+                table = dict(zip(map(str, stored["names"]), torch.from_numpy(stored["vectors"]).float(), strict=True))
+        else:
+            table = {name: vector.float() for name, vector in load_file(path).items()}
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
+        raise UserError(f"cannot read label vectors from {path}: {error}") from error
+    missing = [name for name in names if name not in table]
+    if missing:
+        raise UserError(f"{path} has no vector for {', '.join(missing)}")
+    return torch.stack([table[name] for name in names])
+
+
+def fit_width(vectors: Tensor, dim: int, seed: int) -> Tensor:
+    """Vectors of another width, mapped once by a random orthogonal matrix: angles stay, nearly so when narrowing."""
+    if vectors.shape[1] == dim:
+        return vectors
+    wide = max(dim, vectors.shape[1])
+    square = torch.empty(wide, wide).normal_(generator=torch_generator(seed, "width"))
+    with one_thread():
+        orthogonal, _ = torch.linalg.qr(square)
+        mapped = vectors @ orthogonal[: vectors.shape[1], :dim]
+    return mapped * (wide / dim) ** 0.5 if vectors.shape[1] > dim else mapped
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Sums in one order, so that every process gets the same bits."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

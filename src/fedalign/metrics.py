@@ -1,0 +1,66 @@
+"""Scores from counts, so that parties can report them without showing a row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedalign.types import Task
+
+
+def decide(logits: Tensor, task: Task, thresholds: Tensor | None = None) -> Tensor:
+    """(n, C) bool: the likeliest class of each row, or every class with probability above its threshold (0.5)."""
+    if task == "single":
+        return torch.nn.functional.one_hot(logits.argmax(1), logits.shape[1]).bool()
+    return torch.sigmoid(logits) > (0.5 if thresholds is None else thresholds)
+
+
+def count(predicted: Tensor, y: Tensor, known: Tensor) -> Tensor:
+    """(C, 4) int64: true positives, false positives, false negatives, true negatives among known entries."""
+    yes = y > 0
+    cells = [predicted & yes, predicted & ~yes, ~predicted & yes, ~predicted & ~yes]
+    return torch.stack([(cell & known).sum(0) for cell in cells], 1)
+
+
+def f1(counts: Tensor) -> Tensor:
+    """(C,) F1 per class, 0 where it is undefined."""
+    tp, fp, fn, _ = counts.double().unbind(1)
+    return torch.where(tp > 0, 2 * tp / (2 * tp + fp + fn).clamp(min=1), 0.0)
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What is reported, between 0 and 1."""
+
+    f1: float  # macro mean
+    accuracy: float
+    balanced_accuracy: float
+    class_f1: Tensor  # (C,) NaN for a class that neither occurs nor is predicted
+    counts: Tensor  # (C, 4)
+
+
+def scores(counts: Tensor, task: Task) -> Scores:
+    """Single-label: mean F1 over classes in truth or prediction, share of right rows. Multi-label: both averaged
+    over the classes with a known entry."""
+    tp, fp, fn, tn = counts.double().unbind(1)
+    per_class = f1(counts)
+    if task == "single":
+        seen = tp + fp + fn > 0
+        accuracy = tp.sum() / (tp + fn).sum().clamp(min=1)
+    else:
+        seen = counts.sum(1) > 0
+        accuracy = _mean(((tp + tn) / counts.sum(1).clamp(min=1))[seen])
+    recall = (tp / (tp + fn).clamp(min=1))[tp + fn > 0]
+    return Scores(
+        float(_mean(per_class[seen])),
+        float(accuracy),
+        float(_mean(recall)),
+        torch.where(seen, per_class, torch.nan),
+        counts,
+    )
+
+
+def _mean(values: Tensor) -> Tensor:
+    return values.mean() if values.numel() else torch.tensor(0.0, dtype=torch.float64)

@@ -1,0 +1,96 @@
+"""Finds the things there can be more of, by file name: algorithms, datasets, encoders, engines.
+
+A room is a folder of this package; each file in it holds one thing under the room's singular name. Anything else can be
+given as `./my_method.py` or `package.module`, so that a new method needs no change here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import importlib.util
+import pkgutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from fedalign.errors import UserError, nearest
+
+ROOMS = {"algorithms": "algorithm", "datasets": "dataset", "encoders": "encoder", "engines": "engine"}
+
+
+def names(room: str) -> list[str]:
+    """What a room holds, without importing any of it."""
+    package = importlib.import_module(f"fedalign.{room}")
+    return sorted(entry.name for entry in pkgutil.iter_modules(package.__path__) if not entry.name.startswith("_"))
+
+
+def find(room: str, name: str) -> Any:
+    """The thing called `name`: a file of the room, a path ending in .py, or a module that can be imported."""
+    word = ROOMS[room]
+    if name in names(room):
+        module = importlib.import_module(f"fedalign.{room}.{name}")
+    elif name.endswith(".py"):
+        module = _from_path(Path(name), word)
+    elif "." in name and not name.startswith("."):
+        target = name.replace(":", ".")
+        try:
+            if ":" in name:
+                path, attribute = name.split(":", 1)
+                return getattr(importlib.import_module(path), attribute)
+            module = importlib.import_module(target)
+        except (ImportError, AttributeError) as error:
+            raise UserError(f"cannot import {word} {name!r}: {error}") from error
+    else:
+        raise UserError(f"unknown {word} {name!r}{nearest(name, names(room))}")
+    if not hasattr(module, word):
+        raise UserError(f"{name} defines no `{word}`; end the file with `{word} = YourClass`")
+    return getattr(module, word)
+
+
+def _from_path(path: Path, word: str) -> Any:
+    if not path.is_file():
+        raise UserError(f"there is no file {path} to take the {word} from")
+    spec = importlib.util.spec_from_file_location(f"fedalign_user_{path.stem}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise UserError(f"{path} cannot be loaded: {type(error).__name__}: {error}") from error
+    return module
+
+
+def build(room: str, name: str, options: Mapping[str, Any]) -> Any:
+    """The thing with its options checked: unknown ones are refused with the nearest name."""
+    kind = find(room, name)
+    word = ROOMS[room]
+    fields = option_names(kind)
+    for key in options:
+        if key not in fields:
+            raise UserError(f"{word} {name} has no option {key!r}{nearest(key, fields)}")
+    try:
+        return TypeAdapter(kind).validate_python(dict(options))
+    except ValidationError as error:
+        raise UserError(explain(error, prefix=word)) from error
+
+
+def option_names(kind: Any) -> list[str]:
+    return [field.name for field in dataclasses.fields(kind)] if dataclasses.is_dataclass(kind) else []
+
+
+def explain(error: ValidationError, prefix: str = "") -> str:
+    """The first mistake of a validation in one sentence: key, what it must be, what was given."""
+    first = error.errors()[0]
+    path = ".".join(str(part) for part in (prefix, *first["loc"]) if part != "")
+    message = first["msg"][0].lower() + first["msg"][1:]
+    if first["type"] == "missing":
+        return f"{path} is missing"
+    if first["type"] == "value_error":
+        return message.removeprefix("value error, ")
+    return f"{path}: {message}, not {first['input']!r}"

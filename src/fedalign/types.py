@@ -1,0 +1,174 @@
+"""The values that move between server and clients, and the data they are computed from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from fedalign.config import Training
+    from fedalign.inputs import Inputs
+    from fedalign.model import DualEncoder
+    from fedalign.noise import Noise
+
+Arrays = dict[str, Tensor]  # the single currency: all that is sent, stored or averaged
+Task = Literal["single", "multi"]  # one class a row, or any number of them
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """Rows of different length, stored flat: token ids or time steps of features, no padding."""
+
+    values: Tensor  # (total,) token ids or (total, F) features
+    offsets: Tensor  # (n + 1,) int64; row i is values[offsets[i]:offsets[i + 1]]
+
+    @classmethod
+    def from_rows(cls, rows: Iterable[Tensor]) -> Sequences:
+        rows = list(rows)
+        lengths = torch.tensor([0, *(len(row) for row in rows)])
+        values = torch.cat(rows) if rows else torch.empty(0, dtype=torch.int32)
+        return cls(values, lengths.cumsum(0))
+
+    def __len__(self) -> int:
+        return self.offsets.numel() - 1
+
+    @property
+    def lengths(self) -> Tensor:
+        return self.offsets.diff()  # (n,)
+
+    def take(self, rows: Tensor) -> Sequences:
+        """The chosen rows, in the order given."""
+        lengths = self.lengths[rows]
+        offsets = torch.zeros(rows.numel() + 1, dtype=torch.int64)
+        torch.cumsum(lengths, 0, out=offsets[1:])
+        shift = torch.repeat_interleave(self.offsets[:-1][rows] - offsets[:-1], lengths)
+        return Sequences(self.values.index_select(0, shift + torch.arange(shift.numel())), offsets)
+
+    def truncated(self, limit: int) -> Sequences:
+        """Every row cut to its first `limit` steps."""
+        if not len(self) or int(self.lengths.max()) <= limit:
+            return self
+        lengths = self.lengths.clamp(max=limit)
+        offsets = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
+        shift = torch.repeat_interleave(self.offsets[:-1] - offsets[:-1], lengths)
+        return Sequences(self.values.index_select(0, shift + torch.arange(shift.numel())), offsets)
+
+
+Rows = Sequences | Tensor  # ragged sequences, or one feature vector (n, F) a row
+
+
+def take(x: Rows, rows: Tensor) -> Rows:
+    return x.take(rows) if isinstance(x, Sequences) else x.index_select(0, rows)
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Rows with partly known labels. A batch is also Examples."""
+
+    x: Rows
+    y: Tensor  # (n, C) float32; 1 yes, 0 no; 0 wherever not known
+    known: Tensor  # (n, C) bool, True where annotated
+    classes: Tensor  # (C,) bool, what this client annotates
+    weight: Tensor | None = None  # (n, C) how much each known entry counts in the loss; None: all alike
+    extra: Arrays = field(default_factory=dict)  # one row an example: what an algorithm noted in `prepare`
+    drawn: int = 0  # rows this batch stands for; those without a loss are left out but count in the mean
+
+    def __post_init__(self) -> None:
+        if not self.drawn:
+            object.__setattr__(self, "drawn", len(self))
+
+    def __len__(self) -> int:
+        return self.y.shape[0]
+
+    def take(self, rows: Tensor, drawn: int = 0) -> Examples:
+        return Examples(
+            take(self.x, rows),
+            self.y[rows],
+            self.known[rows],
+            self.classes,
+            None if self.weight is None else self.weight[rows],
+            {name: array[rows] for name, array in self.extra.items()},
+            drawn,
+        )
+
+
+@dataclass(frozen=True)
+class Party:
+    """One client: its name and the rows it holds. `truth` is for measuring in simulations; no algorithm sees it."""
+
+    name: str
+    train: Examples
+    validation: Examples | None = None
+    test: Examples | None = None
+    truth: Tensor | None = None  # (n, C) all labels of the training rows
+
+
+@dataclass(frozen=True)
+class Federation:
+    """Parties that annotate different classes of one list, and what is needed to read new rows as they do."""
+
+    task: Task
+    label_names: Sequence[str]
+    parties: Sequence[Party]
+    inputs: Inputs
+    test: Examples | None = None  # fully labelled rows of nobody, in simulations
+
+    @property
+    def classes(self) -> Tensor:
+        return torch.stack([party.train.classes for party in self.parties])  # (clients, C)
+
+
+@dataclass(frozen=True)
+class Pool:
+    """A data set as its owner publishes it, before it is divided among clients."""
+
+    task: Task
+    label_names: Sequence[str]
+    train: Examples
+    test: Examples
+    inputs: Inputs
+    validation: Examples | None = None
+    category: Sequence[str] | None = None  # (C,) the group each class belongs to
+    subject: Tensor | None = None  # (n,) who recorded each training row
+    validation_subject: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Server:
+    """All that travels down."""
+
+    weights: Arrays
+    num_clients: int
+    class_rows: tuple[str, ...]  # arrays of `weights` with one row a class
+    extra: Arrays = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Update:
+    """All that travels up."""
+
+    weights: Arrays
+    num_examples: int
+    classes: Tensor  # (C,) bool
+    extra: Arrays = field(default_factory=dict)
+
+
+@dataclass
+class Visit:
+    """All that one client sees in one round."""
+
+    model: DualEncoder  # being trained
+    start: DualEncoder  # as received, frozen
+    data: Examples
+    config: Training
+    received: Arrays  # the server's extra arrays
+    memory: Arrays  # what `finish` asked to remember when this client was last chosen
+    noise: Noise  # keyed randomness of this visit
+    steps: int = 0  # optimiser steps taken so far
+
+    def with_data(self, data: Examples) -> Visit:
+        return replace(self, data=data)

@@ -1,0 +1,34 @@
+"""One thread everywhere, and the places where real data and reference numbers may lie."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+
+torch.set_num_threads(1)
+ROOT = Path(__file__).resolve().parents[1]
+SHARED = ROOT.parent / "shared"
+
+
+@pytest.fixture(scope="session")
+def golden() -> Path:
+    path = SHARED / "golden" / "released.npz"
+    if not path.is_file():
+        pytest.skip("the reference numbers (../shared/golden) are not on this machine")
+    return path
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Path:
+    """The folder with published data, laid out once if its archives are beside the project."""
+    folder = Path(os.environ.get("FEDALIGN_DATA") or Path.home() / ".cache" / "fedalign" / "data")
+    unpack = SHARED / "data" / "unpack"
+    if unpack.is_file():
+        subprocess.run([unpack, folder], check=True, stdout=subprocess.DEVNULL)
+    elif not folder.is_dir():
+        pytest.skip("no published data on this machine; see `fedalign datasets`")
+    return folder

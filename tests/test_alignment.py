@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedalign import alignment
+
+
+def test_cosine_and_dot() -> None:
+    z, anchors = torch.tensor([[3.0, 4.0]]), torch.tensor([[0.0, 2.0], [1.0, 0.0]])
+    torch.testing.assert_close(alignment.similarity(z, anchors, "cosine"), torch.tensor([[0.8, 0.6]]))
+    torch.testing.assert_close(alignment.similarity(z, anchors, "dot"), torch.tensor([[8.0, 3.0]]))
+
+
+def test_percentile_interpolates() -> None:
+    """Of 0..4, the 90th percentile lies at position 3.6."""
+    assert alignment.percentile(torch.arange(5.0).view(-1, 1), 90.0).tolist() == [3.6]
+
+
+def test_single_label_needs_the_nearest_anchor_and_a_near_one() -> None:
+    """Class 0 is the client's own. Row 0 is nearest to class 1 and its best; row 1 is nearest to class 1 but below the
+    median; row 2 is nearest to class 1 and near, but has a local label; row 3 is nearest to class 0."""
+    near = torch.tensor([[0.1, 0.9], [0.1, 0.2], [0.1, 0.8], [0.9, 0.7]])
+    y = torch.tensor([[0.0, 0.0], [0.0, 0.0], [1.0, 0.0], [0.0, 0.0]])
+    known = torch.tensor([[True, False], [True, False], [True, True], [True, False]])
+    own = torch.tensor([True, False])
+    found, now_known = alignment.pseudo_labels_single(near, y, known, own, near=50.0, far=0.0)
+    assert found.tolist() == [[0, 1], [0, 0], [1, 0], [0, 0]]
+    assert now_known.tolist() == [[True, True], [True, False], [True, True], [True, False]]
+
+
+def test_multi_label_thresholds_are_clamped_and_gated() -> None:
+    """Class 1 is trusted, class 2 is not: no yes for it. Nothing below 0.5 becomes a yes, nothing above it a no."""
+    near = torch.tensor([[0.0, 0.9, 0.9], [0.0, 0.3, 0.2], [0.0, 0.6, 0.7]])
+    y = torch.zeros(3, 3)
+    known = torch.zeros(3, 3).bool()
+    own = torch.tensor([True, False, False])
+    trusted = torch.tensor([True, True, False])
+    found, now_known = alignment.pseudo_labels_multi(near, y, known, own, 60.0, 99.0, 0.5, trusted)
+    assert found.tolist() == [[0, 1, 0], [0, 0, 0], [0, 0, 0]]
+    assert now_known.tolist() == [[False, True, False], [False, True, True], [False, False, False]]
+
+
+@settings(deadline=None)
+@given(st.integers(0, 2**31), st.integers(1, 30), st.integers(2, 6), st.sampled_from(["single", "multi"]))
+def test_an_annotated_entry_is_never_changed(seed: int, n: int, classes: int, task: str) -> None:
+    g = torch.Generator().manual_seed(seed)
+    near = torch.rand(n, classes, generator=g)
+    own = torch.rand(classes, generator=g) < 0.5
+    known = (torch.rand(n, classes, generator=g) < 0.8) & own
+    y = (torch.rand(n, classes, generator=g) < 0.5).float() * known
+    if task == "single":
+        y = y * (torch.cumsum(y, 1) == 1)  # at most one class
+        found, now_known = alignment.pseudo_labels_single(near, y, known, own, 60.0, 40.0)
+        assert int(found.sum(1).max()) <= 1
+    else:
+        trusted = torch.rand(classes, generator=g) < 0.5
+        found, now_known = alignment.pseudo_labels_multi(near, y, known, own, 60.0, 40.0, 0.5, trusted)
+    assert torch.equal(found[known], y[known])
+    assert bool(now_known[known].all())
+    added = now_known & ~known
+    assert not bool(added[:, own].any())  # only classes the client does not annotate

@@ -1,0 +1,81 @@
+"""The order of the house: imports point one way, rooms do not know each other, nothing is unpickled."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+import fedalign
+from fedalign import rooms
+
+PACKAGE = Path(fedalign.__file__).parent
+ROOT = PACKAGE.parents[1]
+ORDER = [  # a file imports only from its own line (never itself) or lines above it
+    {"errors", "keys", "files", "words"},
+    {"types", "noise", "rooms", "datafolder"},
+    {"inputs", "config", "memory"},
+    {"losses", "aggregate", "alignment", "metrics", "model", "encoders"},
+    {"partition", "labels", "algorithm"},
+    {"algorithms", "client", "datasets"},
+    {"federate", "runfolder"},
+    {"engines", "report"},
+    {"experiment"},
+    {"cli"},
+]
+LEVEL = {name: level for level, names in enumerate(ORDER) for name in names}
+
+
+def imports(path: Path) -> set[str]:
+    """First-level modules of the package imported when the file is loaded (not in functions, not for types only)."""
+    found = set()
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "fedalign":
+            parts = (node.module or "").split(".")
+            found |= {parts[1]} if len(parts) > 1 else {alias.name for alias in node.names}
+    return found
+
+
+FILES = sorted(path for path in PACKAGE.rglob("*.py") if path.name != "__init__.py")
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_point_one_way(path: Path) -> None:
+    place = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    if place == "paper":
+        return
+    assert place in LEVEL, f"{place} has no place in the order of the house"
+    for other in imports(path):
+        if other == place and path.parent != PACKAGE:
+            continue  # within a room
+        assert LEVEL[other] <= LEVEL[place], f"{place} imports {other}"
+
+
+@pytest.mark.parametrize("room", sorted(rooms.ROOMS))
+def test_rooms_do_not_import_each_other(room: str) -> None:
+    for path in (PACKAGE / room).glob("*.py"):
+        others = imports(path) & (set(rooms.ROOMS) - {room})
+        assert not others, f"{path.name} imports {others}"
+
+
+def test_nothing_is_unpickled_or_evaluated() -> None:
+    bad = re.compile(r"\bpickle\b|\beval\(|\bexec\(|allow_pickle=True|shell=True|torch\.load\(|yaml\.load")
+    for path in FILES:
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+            assert not bad.search(line), f"{path}:{number}: {line.strip()}"
+
+
+def test_only_the_client_has_a_training_loop() -> None:
+    for path in FILES:
+        if path.name != "client.py":
+            text = path.read_text(encoding="utf-8")
+            assert "optim." not in text, path
+            assert "for epoch" not in text, path
+
+
+def test_algorithms_are_small() -> None:
+    for path in (PACKAGE / "algorithms").glob("*.py"):
+        limit = 120 if path.name == "fedalign.py" else 80
+        assert len(path.read_text(encoding="utf-8").splitlines()) <= limit, path

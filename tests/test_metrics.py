@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import accuracy_score, balanced_accuracy_score, f1_score
+
+from fedalign import metrics
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=60))
+@pytest.mark.filterwarnings("ignore:y_pred contains classes not in y_true", "ignore:A single label was found")
+def test_single_label_scores_are_scikit_learns(pairs: list[tuple[int, int]]) -> None:
+    truth, guess = (np.array(side) for side in zip(*pairs, strict=True))
+    one_hot = torch.nn.functional.one_hot(torch.from_numpy(truth), 5)
+    predicted = torch.nn.functional.one_hot(torch.from_numpy(guess), 5).bool()
+    found = metrics.scores(metrics.count(predicted, one_hot, torch.ones(len(pairs), 5).bool()), "single")
+    assert found.f1 == pytest.approx(f1_score(truth, guess, average="macro"))
+    assert found.accuracy == pytest.approx(accuracy_score(truth, guess))
+    assert found.balanced_accuracy == pytest.approx(balanced_accuracy_score(truth, guess))
+
+
+def test_multi_label_looks_only_at_known_entries() -> None:
+    """Class 0: one hit of two known, a false positive unknown: F1 2/3, accuracy 1/2. Class 1: nothing known."""
+    predicted = torch.tensor([[True, True], [False, True], [True, True]])
+    y = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 0.0]])
+    known = torch.tensor([[True, False], [True, False], [False, False]])
+    found = metrics.scores(metrics.count(predicted, y, known), "multi")
+    assert found.f1 == pytest.approx(2 / 3)
+    assert found.accuracy == pytest.approx(1 / 2)
+    assert found.class_f1[1].isnan()
+
+
+def test_counts_of_parties_add_up_to_the_counts_of_the_pool() -> None:
+    g = torch.Generator().manual_seed(0)
+    predicted, y, known = (torch.rand(40, 3, generator=g) < 0.5 for _ in range(3))
+    whole = metrics.count(predicted, y.float(), known)
+    parts = sum(metrics.count(predicted[i::4], y[i::4].float(), known[i::4]) for i in range(4))
+    assert torch.equal(whole, torch.as_tensor(parts))
+
+
+def test_thresholds_by_class() -> None:
+    logits = torch.tensor([[0.0, 0.0]])
+    assert metrics.decide(logits, "multi").tolist() == [[False, False]]
+    assert metrics.decide(logits, "multi", torch.tensor([0.4, 0.6])).tolist() == [[True, False]]
+
+
+def test_nothing_to_score_is_zero_not_an_error() -> None:
+    assert metrics.scores(torch.zeros(3, 4, dtype=torch.int64), "multi").f1 == 0.0

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedalign.config import Partition
+from fedalign.datafolder import data_folder
+from fedalign.datasets.synthetic import Synthetic
+from fedalign.errors import UserError
+from fedalign.partition import divide, group_classes, majority, owner_of_rows
+from fedalign.types import Pool
+
+
+def pool(**options: object) -> Pool:
+    return Synthetic(kind="features", rows=600, **options).load(data_folder())  # type: ignore[arg-type]
+
+
+def test_random_classes_shows_a_row_fully_or_rules_out_the_clients_classes() -> None:
+    how = Partition(kind="random-classes", clients=4, classes_per_client=3)
+    data = pool()
+    found = divide(data, how, seed=5)
+    assert sum(len(party.train) for party in found.parties) == len(data.train)
+    for party in found.parties:
+        rows, truth = party.train, party.truth
+        assert truth is not None
+        assert int(rows.classes.sum()) == 3
+        mine = (truth.bool() & rows.classes).any(1)
+        assert bool(rows.known[mine].all())
+        assert torch.equal(rows.y[mine], truth[mine])
+        assert torch.equal(rows.known[~mine], rows.classes.expand_as(rows.known[~mine]))
+        assert float(rows.y[~mine].sum()) == 0  # no label behind the mask
+
+
+def test_validation_rows_are_divided_with_the_same_classes() -> None:
+    found = divide(pool(), Partition(kind="random-classes", clients=4), seed=5)
+    for party in found.parties:
+        assert party.validation is not None
+        assert torch.equal(party.validation.classes, party.train.classes)
+
+
+def test_one_client_a_subject() -> None:
+    data = pool()
+    found = divide(data, Partition(kind="random-classes", rows="subject"), seed=1)
+    assert len(found.parties) == 8
+    assert [len(p.train) for p in found.parties] == torch.bincount(data.subject).tolist()  # type: ignore[arg-type]
+
+
+def test_covering_every_class_is_an_option() -> None:
+    how = Partition(kind="random-classes", clients=3, classes_per_client=3)
+    uncovered = [s for s in range(20) if not divide(pool(), how, s).classes.any(0).all()]
+    assert uncovered  # eight classes, nine draws: often one is left out
+    covered = how.model_copy(update={"cover": True})
+    assert all(bool(divide(pool(), covered, s).classes.any(0).all()) for s in uncovered)
+    with pytest.raises(UserError, match="covers all 8 classes"):
+        divide(pool(), how.model_copy(update={"cover": True, "clients": 2}), 0)
+
+
+def test_the_same_seed_divides_alike_and_another_does_not() -> None:
+    how = Partition(kind="random-classes", clients=5)
+    first, again, other = (divide(pool(), how, seed) for seed in (1, 1, 2))
+    assert torch.equal(first.classes, again.classes)
+    assert torch.equal(first.parties[0].train.y, again.parties[0].train.y)
+    assert not torch.equal(first.classes, other.classes)
+
+
+def test_category_gives_every_class_to_exactly_one_client() -> None:
+    found = divide(pool(task="multi"), Partition(kind="category", clients=5), seed=3)
+    assert found.classes.sum(0).tolist() == [1] * 8
+    for party in found.parties:
+        assert bool((party.train.y.sum(1) > 0).float().mean() > 0.9)  # nearly always a local positive
+        assert torch.equal(party.train.known, party.train.classes.expand_as(party.train.known))
+
+
+def test_original_gaps_stay_unknown() -> None:
+    data = pool(task="multi")
+    data.train.known[:, 0] = False
+    found = divide(data, Partition(kind="category", clients=4), seed=3)
+    assert not any(bool(party.train.known[:, 0].any()) for party in found.parties)
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(1, 6), min_size=1, max_size=6), st.integers(1, 12), st.integers(0, 99))
+def test_grouping_keeps_every_class_once(sizes: list[int], clients: int, seed: int) -> None:
+    numbers = iter(range(sum(sizes)))
+    groups = [[next(numbers) for _ in range(size)] for size in sizes]
+    if clients > sum(sizes):
+        with pytest.raises(UserError, match="cannot be spread"):
+            group_classes(groups, clients, np.random.default_rng(seed))
+        return
+    found = group_classes(groups, clients, np.random.default_rng(seed))
+    assert len(found) == clients
+    assert sorted(c for group in found for c in group) == list(range(sum(sizes)))
+    assert all(found)
+
+
+def test_a_row_goes_to_the_owner_of_its_rarest_class() -> None:
+    """Class 1 occurs once, class 0 twice: the row with both goes to class 1's owner."""
+    y = torch.tensor([[1, 1], [1, 0], [0, 0]])
+    assert owner_of_rows(y, [[0], [1]]).tolist() == [1, 0, -1]
+
+
+def test_majority_moves_all_rows_of_a_subject_together() -> None:
+    owner = torch.tensor([0, 1, 1, -1, 0])
+    subject = torch.tensor([7, 7, 7, 7, 8])
+    assert majority(owner, subject, 2).tolist() == [1, 1, 1, -1, 0]
+
+
+@pytest.mark.parametrize(
+    ("how", "options", "message"),
+    [
+        (Partition(kind="none"), {}, "set partition.kind"),
+        (Partition(kind="random-classes", clients=3), {"task": "multi"}, "use 'category'"),
+        (Partition(kind="random-classes", clients=10_000), {}, "too few for 10000 clients"),
+    ],
+)
+def test_what_cannot_be_divided_is_refused(how: Partition, options: dict[str, object], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        divide(pool(**options), how, 0)
