@@ -23,6 +23,8 @@ ORDER = [  # a file imports only from its own line (never itself) or lines above
     {"federate", "runfolder"},
     {"engines", "report"},
     {"experiment"},
+    {"console"},
+    {"commands"},
     {"cli"},
 ]
 LEVEL = {name: level for level, names in enumerate(ORDER) for name in names}

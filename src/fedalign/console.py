@@ -1,0 +1,113 @@
+"""Where words for people go: results to standard output, everything else to standard error."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.markup import escape
+
+if TYPE_CHECKING:
+    from fedalign.experiment import Watch
+    from fedalign.federate import Plan, Round
+
+screen = Console(stderr=True, highlight=False, soft_wrap=True)
+output = Console(highlight=False)
+
+
+def complain(message: str) -> None:
+    screen.print(f"[bold red]error:[/] {escape(message)}")
+
+
+def note(message: str) -> None:
+    screen.print(f"[yellow]note:[/] {escape(message)}")
+
+
+def suggest(command: str) -> None:
+    """The last line of every command: the next one a person would want."""
+    output.print(f"next:  [bold]{escape(command)}[/]", soft_wrap=True)
+
+
+class Display:
+    """Progress of a run: a live bar in a terminal, a line a round elsewhere."""
+
+    def __init__(self, out: Path) -> None:
+        import time
+
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeElapsedColumn,
+            TimeRemainingColumn,
+        )
+
+        self.out = out
+        self.clock = time.perf_counter
+        self.live = screen.is_terminal
+        self.progress = Progress(
+            TextColumn("[bold]round[/]"),
+            MofNCompleteColumn(),
+            BarColumn(bar_width=24),
+            TextColumn("{task.fields[scores]}"),
+            TextColumn("{task.fields[speed]}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=screen,
+            disable=not self.live,
+        )
+        self.task = self.progress.add_task("rounds", total=None, scores="", speed="reading data")
+        self.visits = self.first = self.rounds = 0
+        self.per_round = 1
+        self.began = self.clock()
+
+    def __enter__(self) -> Display:
+        self.progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.progress.stop()
+
+    def watch(self) -> Watch:
+        from fedalign.experiment import Watch
+
+        return Watch(self.start, self.visit, self.round, note)
+
+    def start(self, plan: Plan, done: int) -> None:
+        parties, owned = plan.federation.parties, plan.federation.classes
+        rows = sum(len(party.train) for party in parties)
+        screen.print(
+            f"[bold]{escape(plan.config.algorithm.name)}[/] on {escape(plan.config.name)}: {len(parties)} parties, "
+            f"{rows:,} rows, {len(plan.federation.label_names)} classes "
+            f"({float(owned.sum(1).float().mean()):.1f} annotated by each on average), seed {plan.config.seed}"
+        )
+        nobody = [name for name, n in zip(plan.federation.label_names, owned.sum(0).tolist(), strict=True) if not n]
+        if nobody:
+            note(f"nobody annotates {', '.join(nobody)}; only the label's name can teach it")
+        self.rounds, self.first = plan.config.rounds, done
+        self.per_round = min(plan.config.clients_per_round, len(parties))
+        self.began = self.clock()
+        self.progress.update(self.task, total=plan.config.rounds, completed=done, speed="")
+
+    def visit(self, client: int) -> None:
+        self.visits += 1
+        now = f"{self.visits % self.per_round or self.per_round}/{self.per_round} parties"
+        self.progress.update(self.task, speed=now)
+
+    def round(self, now: Round, seconds: float) -> None:
+        scores = ""
+        if now.scores is not None:
+            worst = min((value for value in now.scores.class_f1.tolist() if value == value), default=0.0)
+            scores = f"F1 {100 * now.scores.f1:5.2f}  accuracy {100 * now.scores.accuracy:5.2f}"
+            scores += f"  worst class {100 * worst:4.1f}"
+        self.progress.update(self.task, completed=now.number, scores=scores, speed=f"{seconds:.1f} s a round")
+        if not self.live:
+            spent = self.clock() - self.began
+            left = spent / (now.number - self.first) * (self.rounds - now.number)
+            screen.print(f"round {now.number}/{self.rounds}  {scores}  {seconds:.1f} s  left {left / 60:.1f} min")

@@ -1,0 +1,149 @@
+"""Label names: what is allowed, when two are the same, when a person should look, and which words they are made of.
+
+Names come from other parties, so they are data: checked before they are used, never a path, a format or a pattern.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import unicodedata
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from fedalign.errors import UserError
+from fedalign.words import stem
+
+MAX_CHARACTERS, MAX_BYTES, MAX_NAMES = 128, 512, 10_000
+FORBIDDEN = {"Cc", "Cf", "Co", "Cs", "Cn"}  # control, format (zero-width, bidi), private, surrogate, unassigned
+SEPARATORS = re.compile(r"[\W_]+")
+CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z][a-z])")
+BRACKETS = re.compile(r"\([^()]*\)|\[[^\[\]]*\]")
+# words of medical code books that say nothing about the disease
+QUALIFIERS = re.compile(
+    r"\b(not elsewhere classified|not otherwise specified|without mention of|other and unspecified|unspecified|"
+    r"not specified as|nec|nos|oth|unspec)\b.*?(?=,|;|$)",
+    re.IGNORECASE,
+)
+SMALL_WORDS = frozenset(
+    ["a", "an", "and", "at", "by", "for", "i", "in", "m", "my", "of", "on", "or", "the", "to", "with"]
+)
+NEAR = 0.8  # similarity from which a pair of names is shown to a person
+# letters of other scripts that look like Latin ones
+LOOK_ALIKES = str.maketrans(
+    "асеорхуіјѕһԁԛԝкмтвнгАВЕКМНОРСТУХІЈЅαβεικνορτυχΑΒΕΖΗΙΚΜΝΟΡΤΥΧ",
+    "aceopxyijshdqwkmtbhrABEKMHOPCTYXIJSabeikvoptuxABEZHIKMNOPTYX",
+)
+
+
+def allowed(name: str) -> str:
+    """The name in composed form, or an error that says what is wrong with it."""
+    shown = ascii(name[:40])
+    if len(name) > MAX_CHARACTERS or len(name.encode("utf-8", "surrogatepass")) > MAX_BYTES:
+        raise UserError(
+            f"label name {shown}... is longer than {MAX_CHARACTERS} characters; use a shorter name or a code"
+        )
+    for character in name:
+        if unicodedata.category(character) in FORBIDDEN:
+            raise UserError(
+                f"label name {shown} holds U+{ord(character):04X}, which is not a printable character; remove it"
+            )
+    name = unicodedata.normalize("NFC", name).strip()
+    if not name or not normalised(name):
+        raise UserError(f"label name {shown} holds no letter or digit; give the class a name")
+    return name
+
+
+def normalised(name: str) -> str:
+    """Names are the same class when this is equal: case, spaces, hyphens and underscores do not matter."""
+    folded = unicodedata.normalize("NFKC", name).casefold()
+    return " ".join(SEPARATORS.sub(" ", folded).split())
+
+
+def skeleton(name: str) -> str:
+    """What the name looks like: letters of other scripts as their Latin look-alikes, accents dropped."""
+    plain = unicodedata.normalize("NFKD", name.translate(LOOK_ALIKES))
+    return normalised("".join(c for c in plain if not unicodedata.combining(c)).translate(LOOK_ALIKES))
+
+
+def words_of(name: str, descriptions: Mapping[str, str] | None = None) -> tuple[str, ...]:
+    """The words to look for in text: `PHONE_IN_POCKET` -> phone, pocket; `Acute kidney failure, unspecified` -> acute,
+    kidney, failure. A description, where given, takes the name's place."""
+    text = (descriptions or {}).get(name, name)
+    text = QUALIFIERS.sub(" ", BRACKETS.sub(" ", text)) or text
+    words = normalised(CAMEL.sub(" ", text)).split()
+    telling = [word for word in words if word not in SMALL_WORDS]
+    return tuple(dict.fromkeys(telling or words))
+
+
+@dataclass(frozen=True)
+class Near:
+    """Two names that a person should look at: perhaps one class, perhaps not."""
+
+    first: str
+    second: str
+    score: float
+    reason: str
+
+
+def near_pairs(names: Sequence[str]) -> list[Near]:
+    """Pairs of different names that look, sound or contain alike, the likeliest first."""
+    found = []
+    for i, first in enumerate(names):
+        for second in names[i + 1 :]:
+            pair = _compare(first, second)
+            if pair is not None:
+                found.append(pair)
+    return sorted(found, key=lambda pair: (-pair.score, pair.first, pair.second))
+
+
+def _compare(first: str, second: str) -> Near | None:
+    a, b = normalised(first), normalised(second)
+    if a == b:
+        return None
+    if skeleton(first) == skeleton(second):
+        return Near(first, second, 1.0, "look alike")
+    stems = [tuple(stem(word) for word in words_of(name)) for name in (first, second)]
+    if sorted(stems[0]) == sorted(stems[1]):
+        return Near(first, second, 0.95, "same words")
+    ratio = difflib.SequenceMatcher(None, a, b, autojunk=False).ratio()
+    if ratio >= NEAR:
+        return Near(first, second, round(ratio, 2), "similar spelling")
+    small, large = sorted((set(stems[0]), set(stems[1])), key=len)
+    if small and small < large and len(large) - len(small) == 1:
+        return Near(first, second, round(len(small) / len(large), 2), "one contains the other")
+    return None
+
+
+@dataclass(frozen=True)
+class Reconciled:
+    """The union of the parties' names in a fixed order, and what each party's own names became."""
+
+    names: tuple[str, ...]
+    index: tuple[tuple[int, ...], ...]  # for each party, the class of each of its names
+    near: tuple[Near, ...]  # for a person
+
+
+def reconcile(parties: Sequence[Sequence[str]], aliases: Mapping[str, str] | None = None) -> Reconciled:
+    """One list of classes from what each party calls its own. Names equal after normalising are one class; an alias
+    table joins others; nothing else is joined."""
+    table = {normalised(allowed(old)): allowed(new) for old, new in (aliases or {}).items()}
+    shown: dict[str, str] = {}  # normalised -> the spelling first met
+    keys: list[list[str]] = []
+    for number, own in enumerate(parties):
+        if len(own) > MAX_NAMES:
+            raise UserError(f"party {number} names {len(own):,} classes; {MAX_NAMES:,} is the limit")
+        mine: list[str] = []
+        for name in own:
+            name = allowed(name)
+            name = table.get(normalised(name), name)
+            key = normalised(name)
+            if key in mine:
+                raise UserError(f"party {number} has two names for {name!r} after normalising; rename one of them")
+            shown.setdefault(key, name)
+            mine.append(key)
+        keys.append(mine)
+    order = sorted(shown)
+    place = {key: i for i, key in enumerate(order)}
+    names = tuple(shown[key] for key in order)
+    return Reconciled(names, tuple(tuple(place[key] for key in mine) for mine in keys), tuple(near_pairs(names)))
