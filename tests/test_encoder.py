@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from benchmarks.padded import ordinary_name, pad, padded_twin
 from fedalign import losses
+from fedalign.bench.padded import ordinary_name, pad, padded_twin
 from fedalign.encoders import _packed
 from fedalign.encoders.mlp import Mlp
 from fedalign.encoders.transformer import Transformer, TransformerEncoder

@@ -22,6 +22,7 @@ from fedalign.inputs import Shape
 from fedalign.keys import torch_generator
 from fedalign.labels import vectors
 from fedalign.memory import ClientMemory
+from fedalign.metrics import scores
 from fedalign.model import DualEncoder, LabelEncoder, random_rows
 from fedalign.runfolder import RunFolder
 from fedalign.types import Examples, Federation, Sequences
@@ -98,6 +99,10 @@ def run(config: Config, out: Path, resume: bool = False, watch: Watch | None = N
             folder.note_time(now.number, seconds)
             watch.on_round(now, seconds)
         result = summary(prepared, folder.records())
+        held = engine.validate(server.weights)
+        if held is not None:
+            checked = scores(held, prepared.federation.task)
+            result["validation"] = {"f1": checked.f1, "accuracy": checked.accuracy}
         folder.finish(server.weights, label_card(prepared), result)
     return result
 
@@ -111,6 +116,10 @@ def summary(prepared: Plan, records: list[dict[str, Any]]) -> dict[str, Any]:
         "algorithm": prepared.config.algorithm.name,
         "seed": prepared.config.seed,
         "rounds": len(records),
+    }
+    visits = max(sum(len(r["clients"]) for r in records), 1)
+    found["traffic"] = {  # bytes of a client and round, on average
+        key: sum(r[f"bytes_{key}"] for r in records) // visits for key in ("down", "up", "kept")
     }
     if "f1" in last:
         tail = records[-LAST:]

@@ -15,7 +15,7 @@ from fedalign.algorithm import Algorithm
 from fedalign.config import Config
 from fedalign.keys import numpy_generator
 from fedalign.model import DualEncoder
-from fedalign.types import Arrays, Federation, Server, Update
+from fedalign.types import Arrays, Federation, Server, Update, size_of
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,7 @@ class Reply:
 
     client: int
     update: Update
+    kept: int = 0  # bytes the client remembers
     notes: dict[str, float] = field(default_factory=dict)
 
 
@@ -81,8 +82,10 @@ def rounds(plan: Plan, engine: Engine, server: Server, done: int = 0) -> Iterato
     for number in range(done + 1, config.rounds + 1):
         chosen = choose(config.seed, number, len(federation.parties), config.clients_per_round)
         replies = engine.train(server, number, chosen)
+        sent = size_of(server.weights) + size_of(server.extra)
         server = plan.algorithm.aggregate(server, [reply.update for reply in replies])
         record: dict[str, object] = {"round": number, "clients": [reply.client for reply in replies]}
+        record |= traffic(sent, replies)
         scores = None
         tested = engine.score(server.weights)
         if tested is not None:
@@ -96,6 +99,12 @@ def rounds(plan: Plan, engine: Engine, server: Server, done: int = 0) -> Iterato
         for key in notes:
             record[key] = sum(reply.notes.get(key, 0.0) for reply in replies)
         yield Round(number, server, record, scores)
+
+
+def traffic(sent: int, replies: Sequence[Reply]) -> dict[str, object]:
+    """Bytes a round: down to all clients, up from them, and remembered by them."""
+    up = [size_of(r.update.weights) + size_of(r.update.extra) + r.update.classes.numel() for r in replies]
+    return {"bytes_down": sent * len(replies), "bytes_up": sum(up), "bytes_kept": sum(r.kept for r in replies)}
 
 
 def describe(scores: metrics.Scores) -> dict[str, object]:

@@ -24,7 +24,7 @@ from fedalign import metrics
 from fedalign.client import Onlooker, Workbench, visit
 from fedalign.federate import Plan, Reply
 from fedalign.memory import ClientMemory
-from fedalign.types import Arrays, Examples, Party, Sequences, Server
+from fedalign.types import Arrays, Examples, Party, Sequences, Server, size_of
 
 CHUNK = 256  # rows scored at once
 
@@ -103,7 +103,7 @@ class LocalEngine:
         finally:
             self._benches.put(bench)
         self.on_visit(client)
-        return Reply(client, update, onlooker.notes)
+        return Reply(client, update, size_of(memory), onlooker.notes)
 
     def score(self, weights: Arrays) -> Tensor | None:
         test = self.plan.federation.test
