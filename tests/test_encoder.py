@@ -206,6 +206,20 @@ def test_an_overlong_row_is_cut_or_refused_as_asked() -> None:
         make("tokens", max_length=10, overlong="refuse")(x)
 
 
+def test_bfloat16_is_near_float32_in_value_and_gradient() -> None:
+    """Eight bits of mantissa: a relative error of a few thousandths in each product."""
+    x = rows("tokens", [9, 30, 4, 17])
+    exact, half = make("tokens", dim=32), make("tokens", dim=32, precision="bfloat16")
+    found = []
+    for encoder in (exact, half):
+        z = encoder(x)
+        found.append((z.detach(), torch.autograd.grad(z.square().sum(), list(encoder.parameters()))))
+    (z, gradients), (z_half, gradients_half) = found
+    assert 0 < float((z - z_half).norm() / z.norm()) < 0.02
+    for ours, theirs in zip(gradients_half, gradients, strict=True):
+        assert float((ours - theirs).norm()) <= 0.05 * float(theirs.norm()) + 1e-3
+
+
 def test_the_encoder_has_the_size_of_the_papers() -> None:
     """297,792 weights without the input layer, and the positions are not among them."""
     encoder = Transformer().build(Shape("tokens", 530), torch.Generator())
