@@ -258,7 +258,7 @@ def after(prepared: Plan, rounds: int) -> tuple[Server, list[Update]]:
         server = prepared.start()
         for now in play_rounds(prepared, engine, server):
             server = now.server
-        return server, [reply.update for reply in engine.train(server, rounds + 1, [0, 1, 2, 3])]
+        return server, [r.update for r in engine.train(server, rounds + 1, [0, 1, 2, 3]) if r.update is not None]
 
 
 def distance(a: Arrays, b: Arrays) -> float:

@@ -75,6 +75,8 @@ class Config(Section):
     seed: int = Field(4321, ge=0)
     rounds: int = Field(50, ge=1)
     clients_per_round: int = Field(5, ge=1)
+    min_clients: int = Field(1, ge=1)  # good replies without which a round changes nothing
+    patience: int = Field(3, ge=1)  # such rounds in a row after which the run stops
     profile: Literal["released", "paper"] = "released"
     algorithm: Choice = Choice(name="fedalign")
     dataset: Choice = Choice(name="synthetic")

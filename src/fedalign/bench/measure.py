@@ -147,12 +147,13 @@ def packed(plan: Plan, client: int, repeats: int) -> dict[str, Any]:
         found["evaluate"] |= {"flops": forward_flops(lengths_of(test), plan), "steps": int(lengths_of(test).sum())}
         if plan.federation.parties[0].validation is not None:
             found["validate"] = watched(lambda: engine.validate(server.weights), repeats)
-        updates = [reply.update for reply in engine.train(server, 1, chosen)]
+        updates = [reply.update for reply in engine.train(server, 1, chosen) if reply.update is not None]
         found["aggregate"] = watched(lambda: plan.algorithm.aggregate(server, updates), repeats)
 
         def one_round() -> None:
             replies = engine.train(server, 1, chosen)
-            engine.score(plan.algorithm.aggregate(server, [reply.update for reply in replies]).weights)
+            moved = plan.algorithm.aggregate(server, [r.update for r in replies if r.update is not None])
+            engine.score(moved.weights)
 
         found["round"] = watched(one_round, max(1, repeats // 2))
     return {"phases": found, "workers": workers}

@@ -103,7 +103,7 @@ class LocalEngine:
         finally:
             self._benches.put(bench)
         self.on_visit(client)
-        return Reply(client, update, size_of(memory), onlooker.notes)
+        return Reply(client, update, kept=size_of(memory), notes=onlooker.notes)
 
     def score(self, weights: Arrays) -> Tensor | None:
         test = self.plan.federation.test
