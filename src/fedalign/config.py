@@ -87,7 +87,7 @@ class Config(Section):
     training: Training = Training()
 
 
-# What a profile changes; a run's own settings win over it. FACTS: docs/differences.md lists each of them.
+# What a profile changes; a run's own settings win over it. docs/differences.md lists each difference.
 PROFILES: dict[str, dict[str, dict[str, Any]]] = {
     "released": {},
     "paper": {
