@@ -20,7 +20,7 @@ ORDER = [  # a file imports only from its own line (never itself) or lines above
     {"losses", "aggregate", "alignment", "metrics", "model", "encoders"},
     {"partition", "labels", "algorithm"},
     {"algorithms", "client", "datasets"},
-    {"federate", "runfolder"},
+    {"federate", "runfolder", "trained"},
     {"engines", "report"},
     {"experiment"},
     {"comparison", "console", "bench"},

@@ -30,16 +30,22 @@ class Scaffold(Algorithm):
 
     def start(self, model: DualEncoder, num_clients: int) -> Server:
         server = super().start(model, num_clients)
+        if not self.control:
+            return server
         zeros = {CONTROL + name: torch.zeros_like(value) for name, value in server.weights.items()}
         return replace(server, extra={**server.extra, **zeros})
 
     def correct(self, visit: Visit) -> None:
+        if not self.control:
+            return
         with torch.no_grad():
             for name, weight, rate in rates(visit):
                 drift = visit.received[CONTROL + name] - own(visit, name)
                 weight.sub_(rate * self.control * drift)
 
     def finish(self, visit: Visit) -> tuple[Arrays, Arrays]:
+        if not self.control:
+            return {}, {}
         send, remember = {}, {}
         start = visit.start.arrays()
         for name, weight, rate in rates(visit):
