@@ -14,6 +14,8 @@ import polars as pl
 from fedalign.errors import UserError
 
 SHOWN = 40  # characters of a cell in a message
+LARGEST = 1e30  # of a number; infinity and what overflows when squared is a mistake
+MARKS = {"true": "1", "false": "0"}
 Layout = Literal["ntc", "nct"]  # rows, time, channels; or rows, channels, time
 
 
@@ -146,11 +148,12 @@ class Batch:
             what = _kind(cells.dtype) if isinstance(cells, pl.Series) else "arrays"
             self.problem(None, column, f"holds {what}, not numbers; write one number a row or leave the column out")
             return np.full(len(self), np.nan)
-        infinite = np.isinf(values)
-        if infinite.any():
-            for row in np.flatnonzero(infinite).tolist():
-                self.problem(row, column, "the value is infinite; leave the cell empty for a missing value")
-            values = np.where(infinite, np.nan, values)
+        large = np.abs(values) > LARGEST
+        if large.any():
+            for row in np.flatnonzero(large).tolist():
+                said = f"{values[row]:g} is too large for a measurement"
+                self.problem(row, column, f"{said}; leave the cell empty for a missing value")
+            values = np.where(large, np.nan, values)
         return values
 
     def _cast(self, texts: pl.Series, column: str) -> np.ndarray:
@@ -197,6 +200,26 @@ class Batch:
             return all(isinstance(value, int | float) for value in there) if there else None
         return isinstance(cells, np.ndarray) and cells.ndim == 1 and cells.dtype.kind in "biuf"
 
+    def marks(self, column: str) -> tuple[np.ndarray, np.ndarray]:
+        """(n,) yes and (n,) known of a column of 1, 0 and empty cells."""
+        cells = self.cells[column]
+        if isinstance(cells, pl.Series) and (cells.dtype.is_numeric() or cells.dtype == pl.Boolean):
+            values = cells.cast(pl.Float64).to_numpy()
+        elif isinstance(cells, np.ndarray) and cells.ndim == 1 and cells.dtype.kind in "biuf":
+            values = cells.astype(np.float64)
+        else:
+            texts = pl.Series(self.text(column), dtype=pl.String).str.to_lowercase().replace(MARKS)
+            numbers = texts.cast(pl.Float64, strict=False)
+            unread = numbers.is_null() & (texts != "")
+            values = np.where(unread.to_numpy(), np.inf, numbers.to_numpy())
+        known = np.logical_not(np.isnan(values))
+        wrong = known & (values != 0) & (values != 1)
+        for row in np.flatnonzero(wrong).tolist():
+            one = Batch(self.file, self.rows, {column: cells[row : row + 1]}, missing=self.missing)  # type: ignore[index]
+            said = quoted(one.text(column)[0])
+            self.problem(row, column, f"{said} is neither 1 (yes), 0 (no) nor empty (not looked at)")
+        return values == 1, known & ~wrong
+
     def names(self, column: str, separator: str) -> list[list[str] | None]:
         """Each cell as a list of names; None where there is nothing, which is not the same as an empty list."""
         cells = self.cells[column]
@@ -235,12 +258,12 @@ class Batch:
                 cells = [self._json(row, column, text) for row, text in enumerate(self.text(column))]
             fast = _from_lists(cells) if isinstance(cells, pl.Series) and layout == "ntc" else None
             found = fast or self._from_rows(cells.to_list() if isinstance(cells, pl.Series) else cells, column, layout)
-        wrong = np.isinf(found.values)
-        if wrong.any():
-            rows = np.repeat(np.arange(len(found)), found.lengths)[wrong.any(1)]
+        large = np.abs(found.values) > LARGEST
+        if large.any():
+            rows = np.repeat(np.arange(len(found)), found.lengths)[large.any(1)]
             for row in np.unique(rows).tolist():
-                self.problem(row, column, "a value is infinite; write null for a missing one")
-            found = Ragged(np.where(wrong, np.nan, found.values), found.offsets)
+                self.problem(row, column, "a value is too large for a measurement; write null for a missing one")
+            found = Ragged(np.where(large, np.nan, found.values), found.offsets)
         return found
 
     def _json(self, row: int, column: str, text: str) -> Any:
