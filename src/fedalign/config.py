@@ -12,7 +12,7 @@ import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedalign.errors import UserError, nearest
-from fedalign.rooms import build, explain, option_names
+from fedalign.rooms import build, explain, find, option_names
 
 
 class Section(BaseModel):
@@ -106,11 +106,14 @@ def presets() -> list[str]:
 def load(source: str, overrides: Iterable[str] = (), **changes: Any) -> Config:
     """A preset's name or a TOML file, then `a.b=c` overrides, then keyword changes such as rounds=10."""
     table = _read(source)
+    if source not in presets():
+        _complete_paths(table, Path(source).resolve().parent)
     for override in overrides:
         _set(table, *_parse(override))
     for key, value in changes.items():
         if value is not None:
             _set(table, key.split("."), value)
+    _complete_paths(table, Path.cwd())
     return from_table(table, where=source)
 
 
@@ -178,6 +181,15 @@ def _read(source: str) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"{source} is not valid TOML: {error}") from error
+
+
+def _complete_paths(table: dict[str, Any], folder: Path) -> None:
+    """A data set's paths are relative to the file they stand in, or to the working folder on the command line."""
+    dataset = table.get("dataset")
+    if isinstance(dataset, dict) and isinstance(dataset.get("name"), str):
+        beside = getattr(find("datasets", dataset["name"]), "beside", None)
+        if beside is not None:
+            table["dataset"] = beside(dataset, folder)
 
 
 def _parse(override: str) -> tuple[list[str], Any]:
