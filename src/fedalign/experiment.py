@@ -76,21 +76,31 @@ def model(config: Config, data: Federation, head: str) -> DualEncoder:
     return DualEncoder(encoder, LabelEncoder(rows, bias=False, normalise=normalise), data.task)
 
 
-def run(config: Config, out: Path, resume: bool = False, watch: Watch | None = None) -> dict[str, Any]:
-    """Runs (or goes on with) an experiment in a folder and returns what `result.json` holds."""
+def run(
+    config: Config,
+    out: Path,
+    resume: bool = False,
+    watch: Watch | None = None,
+    prepared: Plan | None = None,
+    opened: Engine | None = None,
+) -> dict[str, Any]:
+    """Runs (or goes on with) an experiment in a folder and returns what `result.json` holds.
+
+    Plan and engine are built from the configuration unless they are given, as they are where the rows are elsewhere.
+    """
     watch = watch or Watch()
     if resume:
         folder = RunFolder.existing(out)
         folder.check_same(config)
-    prepared = plan(config)
+    prepared = prepared or plan(config)
     if not resume:
         folder = RunFolder.create(out, config)
     with folder.lock(), ExitStack() as stack:
-        engine_options = rooms.build("engines", config.engine.name, config.engine.options)
-        memory = ClientMemory(folder.checkpoints, getattr(engine_options, "memory_mb", 1024))
+        options = rooms.build("engines", config.engine.name, config.engine.options)
+        memory = ClientMemory(folder.checkpoints, getattr(options, "memory_mb", 1024))
         mark = fingerprint(prepared)
         done, server = folder.load_round(prepared.start(), memory, mark, watch.on_warning)
-        engine = stack.enter_context(engine_options.open(prepared, memory))
+        engine = opened or stack.enter_context(options.open(prepared, memory))
         engine.on_visit = watch.on_visit
         watch.on_start(prepared, done)
         began = time.perf_counter()
@@ -142,7 +152,7 @@ def summary(prepared: Plan, records: list[dict[str, Any]]) -> dict[str, Any]:
         key: sum(r[f"bytes_{key}"] for r in records) // visits for key in ("down", "up", "kept")
     }
     if "f1" in last:
-        tail = records[-LAST:]
+        tail = [r for r in records if "f1" in r][-LAST:]
         found["last"] = {key: last[key] for key in ("f1", "accuracy", "balanced_accuracy")}
         found["mean_of_last"] = {
             "rounds": len(tail),
