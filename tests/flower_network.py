@@ -1,4 +1,4 @@
-"""A Flower network on loopback: starts what it needs on ports of its own, and stops it by pid, also when a test fails."""
+"""A Flower network on loopback, on ports of its own; stopped by pid, also when a test fails."""
 
 from __future__ import annotations
 

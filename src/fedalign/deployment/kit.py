@@ -10,7 +10,8 @@ from pathlib import Path
 
 import tomli_w
 
-from fedalign.config import Config, to_toml
+from fedalign.config import Choice, Config, to_toml
+from fedalign.deployment.party import SERVER_ONLY
 from fedalign.errors import UserError
 from fedalign.files import write_atomically
 from fedalign.labels.names import allowed
@@ -21,6 +22,14 @@ from fedalign.deployment.apps import client_app, server_app
 
 __all__ = ["client_app", "server_app"]
 '''
+
+
+def for_parties(config: Config) -> Config:
+    """The configuration without what only a simulation needs: each party reads its own file, wherever that is."""
+    if config.dataset.name != "files":
+        return config
+    kept = {key: value for key, value in config.dataset.options.items() if key not in SERVER_ONLY or key == "aliases"}
+    return config.model_copy(update={"dataset": Choice(name="files", **kept)})
 
 
 def write_app(folder: Path, config: Config, **settings: str | int | float | bool) -> Path:
