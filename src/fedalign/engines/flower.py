@@ -56,14 +56,14 @@ class Flower:
     def open(self, plan: Plan, memory: ClientMemory | None = None) -> Iterator[FlowerEngine]:
         """Starts a simulation with one virtual node a client, on a Ray cluster if RAY_ADDRESS names one."""
         os.environ.update(QUIET)
-        _require_flower()
+        require_flower()
         with ExitStack() as stack:
             here = stack.enter_context(local.Local(memory_mb=self.memory_mb).open(plan, memory))
             grid = stack.enter_context(simulation(len(plan.federation.parties), self.cpus))
             yield FlowerEngine(plan, grid, here, self.timeout)
 
 
-def _require_flower() -> None:
+def require_flower() -> None:
     from importlib.metadata import PackageNotFoundError, version
 
     try:
