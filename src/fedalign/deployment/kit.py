@@ -222,6 +222,6 @@ What will leave it: `fedalign check FILE --what-leaves`. Then:
 flwr run app parties --stream
 ```
 
-The run's folder is `run/` where the SuperLink was started. After a crash set `resume = true` in `app/pyproject.toml`
-and run the same command again. Then `fedalign predict run new.csv`.
+The run's folder is `run/` where the SuperLink was started. After a crash go on with
+`flwr run app parties --stream -c 'resume=true'`. Then `fedalign predict run new.csv`.
 """
