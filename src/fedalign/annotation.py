@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedalign.errors import UserError
+from fedalign.formats import Batch, Problem, Report, quoted
 from fedalign.labels.names import MAX_NAMES, allowed, normalised
-from fedalign.tables import Batch, Problem, Report, quoted
 
 
 @dataclass(frozen=True)
