@@ -47,7 +47,8 @@ class Training(Section):
 class Partition(Section):
     """Which client holds which rows and annotates which classes."""
 
-    kind: Literal["random-classes", "category", "none"] = "none"  # none: the data set brings its clients
+    # none: the data set brings its clients; centralised: one client with every row and label, the upper line
+    kind: Literal["random-classes", "category", "centralised", "none"] = "none"
     clients: int | None = Field(None, ge=1)  # None: one a subject (random-classes) or a category
     classes_per_client: int = Field(3, ge=1)
     rows: Literal["shuffle", "subject"] = "shuffle"
@@ -74,6 +75,9 @@ class Config(Section):
     seed: int = Field(4321, ge=0)
     rounds: int = Field(50, ge=1)
     clients_per_round: int = Field(5, ge=1)
+    min_clients: int = Field(1, ge=1)  # good replies without which a round changes nothing
+    patience: int = Field(3, ge=1)  # such rounds in a row after which the run stops
+    thresholds: bool = False  # multi-label: choose each class's threshold on the clients' validation rows at the end
     profile: Literal["released", "paper"] = "released"
     algorithm: Choice = Choice(name="fedalign")
     dataset: Choice = Choice(name="synthetic")
@@ -84,7 +88,7 @@ class Config(Section):
     training: Training = Training()
 
 
-# What a profile changes; a run's own settings win over it. FACTS: docs/differences.md lists each of them.
+# What a profile changes; a run's own settings win over it. docs/differences.md lists each difference.
 PROFILES: dict[str, dict[str, dict[str, Any]]] = {
     "released": {},
     "paper": {
@@ -124,6 +128,20 @@ def from_table(table: Mapping[str, Any], where: str = "configuration") -> Config
             raise UserError(f"{where}: unknown key {'.'.join([*path, key])!r}{_near_key(path, key)}") from error
         raise UserError(f"{where}: {explain(error)}") from error
     return complete(config)
+
+
+def overlaid(config: Config, *layers: Mapping[str, Any]) -> Config:
+    """A configuration with tables of settings laid over it; another algorithm drops the old one's options."""
+    table = _without_none(config.model_dump(mode="json"))
+    for layer in layers:
+        for key, value in layer.items():
+            if not isinstance(value, Mapping):
+                table[key] = value
+                continue
+            if value.get("name") not in (None, table[key].get("name")):
+                table[key] = {}
+            table[key] = {**table[key], **value}
+    return from_table(table, where="comparison")
 
 
 def complete(config: Config) -> Config:

@@ -24,6 +24,8 @@ def divide(pool: Pool, how: Partition, seed: int) -> Federation:
         parties = _random_classes(pool, how, seed)
     elif how.kind == "category":
         parties = _by_category(pool, how, seed)
+    elif how.kind == "centralised":
+        parties = [Party("everyone", pool.train, pool.validation, truth=pool.train.y)]
     else:
         raise UserError("this data set is not divided into clients; set partition.kind to random-classes or category")
     return Federation(pool.task, pool.label_names, parties, pool.inputs, pool.test)

@@ -138,8 +138,11 @@ class RunFolder:
                 raise UserError(f"the data or label vectors of {self.path} have changed since it was begun; start anew")
             try:
                 arrays = self._read_arrays(*state["server"])
-                for file, digest in state["clients"].values():
-                    self._read_bytes(file, digest)
+                # files of earlier rounds were checked then, and are checked again when they are next needed
+                before = (self._read_state(PREVIOUS) or {"clients": {}})["clients"] if name == STATE else {}
+                for client, (file, digest) in state["clients"].items():
+                    if before.get(client) != [file, digest]:
+                        self._read_bytes(file, digest)
             except (OSError, ValueError, SafetensorError) as error:
                 warn(f"round {state['round']} of {self.path} is damaged ({error}); using the one before it")
                 continue

@@ -19,6 +19,11 @@ Arrays = dict[str, Tensor]  # the single currency: all that is sent, stored or a
 Task = Literal["single", "multi"]  # one class a row, or any number of them
 
 
+def size_of(arrays: Arrays) -> int:
+    """Bytes."""
+    return sum(array.numel() * array.element_size() for array in arrays.values())
+
+
 @dataclass(frozen=True)
 class Sequences:
     """Rows of different length, stored flat: token ids or time steps of features, no padding."""
