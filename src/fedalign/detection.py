@@ -95,7 +95,7 @@ def _set_aside(files: Sequence[Path], options: dict[str, Any], why: dict[str, st
         name = stem(file).lower()
         if name == "test" and "test_file" not in options:
             options["test_file"] = str(file)
-            why["test_file"] = "its name; rows of no party"
+            why["test_file"] = "by its name"
         elif name == "aliases":
             options["aliases"] = str(file)
         else:
