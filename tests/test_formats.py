@@ -402,9 +402,7 @@ for name in sys.argv[1:]:
     row = json.dumps({"x": "word " * 60}) + "\n"
     files = []
     for size in (1, 6):
-        files.append(
-            script(tmp_path / f"{size}.csv", ",".join(f"c{i}" for i in range(20)) + "\n" + line * 50_000 * size)
-        )
+        files.append(script(tmp_path / f"{size}.csv", f"{header}\n{line * 50_000 * size}"))
         files.append(script(tmp_path / f"{size}.jsonl", row * 12_000 * size))
         noise = np.random.default_rng(0).normal(size=250_000 * size)
         pl.DataFrame({"a": noise, "b": -noise}).write_parquet(tmp_path / f"{size}.parquet", row_group_size=20_000)

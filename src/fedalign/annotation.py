@@ -38,8 +38,10 @@ class Labels:
 
     @property
     def annotated(self) -> tuple[str, ...]:
-        """The classes that some row speaks of."""
-        return tuple(self.names[i] for i in np.flatnonzero(self.known.any(0)).tolist())
+        """The classes that these rows themselves speak of, in an order of their own: those that a cell names, and those
+        with a mark in their column."""
+        spoken = self.yes.any(0) | (self.known & ~self.whole[:, None]).any(0)
+        return tuple(sorted((self.names[i] for i in np.flatnonzero(spoken).tolist()), key=normalised))
 
 
 def joined(parts: Sequence[Labels]) -> Labels:

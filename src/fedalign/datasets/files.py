@@ -123,7 +123,7 @@ class Files:
 
     def load(self, folder: Path) -> Federation:
         reading = self.reading()
-        held = [self.divided(part, reading) for part in self.read(reading)]
+        held = [self.divided(part) for part in self.read(reading)]
         agreed, _ = agree([offer(h.name, h.train, h.classes, reading.task, self.wording) for h in held], self.wording)
         self._check_positives(held, agreed)
         parties = []
@@ -225,7 +225,7 @@ class Files:
         whose = f"declared for {printable(name)}"
         return Holding(name, limited(records, reading, declared, whose, report), declared)
 
-    def divided(self, holding: Holding, reading: Reading) -> Divided:
+    def divided(self, holding: Holding) -> Divided:
         """A party's rows in training, validation and test part; rows without input are left out."""
         records = holding.records
         assert records.labels is not None
