@@ -185,7 +185,9 @@ def _counted(holdings: Sequence[Holding], names: Sequence[str]) -> tuple[np.ndar
     place = {normalised(name): c for c, name in enumerate(names)}
     for m, holding in enumerate(holdings):
         assert holding.records.labels is not None
-        labels = holding.records.labels.over(holding.classes)
+        # rows without input are not trained on
+        rows = np.flatnonzero(np.logical_not(holding.records.empty))
+        labels = holding.records.labels.take(rows).over(holding.classes)
         for i, name in enumerate(holding.classes):
             c = place.get(normalised(name))
             if c is not None:
