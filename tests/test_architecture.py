@@ -15,12 +15,13 @@ PACKAGE = Path(fedalign.__file__).parent
 ROOT = PACKAGE.parents[1]
 ORDER = [  # a file imports only from its own line (never itself) or lines above it
     {"errors", "keys", "files", "words"},
-    {"types", "noise", "rooms", "datafolder"},
+    {"types", "noise", "rooms", "datafolder", "formats"},
     {"inputs", "config", "memory"},
     {"losses", "aggregate", "alignment", "metrics", "model", "encoders"},
     {"partition", "labels", "algorithm"},
+    {"annotation", "reading", "agreement", "detection"},
     {"algorithms", "client", "datasets"},
-    {"federate", "runfolder", "trained"},
+    {"federate", "runfolder", "trained", "survey"},
     {"engines", "report"},
     {"experiment"},
     {"comparison", "console", "bench"},
