@@ -21,10 +21,10 @@ ORDER = [  # a file imports only from its own line (never itself) or lines above
     {"partition", "labels", "algorithm"},
     {"annotation", "reading", "agreement", "detection"},
     {"algorithms", "client", "datasets"},
-    {"federate", "runfolder", "trained", "survey"},
-    {"engines", "report"},
+    {"federate", "runfolder", "trained", "survey", "messages"},
+    {"engines", "report", "asking"},
     {"experiment"},
-    {"comparison", "console", "bench"},
+    {"comparison", "console", "bench", "deployment"},
     {"commands"},
     {"cli"},
 ]

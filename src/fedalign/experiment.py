@@ -27,6 +27,8 @@ from fedalign.model import DualEncoder, LabelEncoder, random_rows
 from fedalign.runfolder import RunFolder
 from fedalign.types import Arrays, Examples, Federation, Sequences
 
+COLUMNS = ("text", "features", "series", "id", "time", "layout", "label", "labels", "separator", "label_columns",
+           "label_prefix", "other", "missing")  # fmt: skip
 LAST = 10  # rounds averaged in a result, because single rounds swing
 
 
@@ -178,8 +180,17 @@ def label_card(prepared: Plan, thresholds: torch.Tensor | None = None) -> dict[s
         "encoder": config.encoder.model_dump(mode="json"),
         "head": {"bias": head.bias is not None, "normalise": head.normalise},
         "inputs": data.inputs.model_dump(mode="json"),
+        "reading": reading_of(config),
         "thresholds": None if thresholds is None else [round(float(t), 4) for t in thresholds],
     }
+
+
+def reading_of(config: Config) -> dict[str, Any] | None:
+    """Which columns of a file hold input and labels, for runs on files."""
+    if config.dataset.name != "files":
+        return None
+    options = config.dataset.options
+    return {key: options[key] for key in COLUMNS if options.get(key)}
 
 
 def fingerprint(prepared: Plan) -> str:
