@@ -15,12 +15,12 @@ PACKAGE = Path(fedalign.__file__).parent
 ROOT = PACKAGE.parents[1]
 ORDER = [  # a file imports only from its own line (never itself) or lines above it
     {"errors", "keys", "files", "words"},
-    {"types", "noise", "rooms", "datafolder"},
-    {"inputs", "config", "memory"},
+    {"types", "noise", "rooms", "datafolder", "tables"},
+    {"inputs", "config", "memory", "cache"},
     {"losses", "aggregate", "alignment", "metrics", "model", "encoders"},
     {"partition", "labels", "algorithm"},
     {"algorithms", "client", "datasets"},
-    {"federate", "runfolder"},
+    {"federate", "runfolder", "census"},
     {"engines", "report"},
     {"experiment"},
     {"comparison", "console", "bench"},
