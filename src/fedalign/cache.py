@@ -92,5 +92,5 @@ def _checksum(arrays: Arrays) -> str:
     for name in sorted(arrays):
         array = arrays[name].contiguous()
         value = zlib.crc32(f"{name} {array.dtype} {tuple(array.shape)}".encode(), value)
-        value = zlib.crc32(array.flatten().view(torch.uint8).numpy(), value)
+        value = zlib.crc32(array.flatten().view(torch.uint8).numpy().data, value)
     return f"{value:08x}"
