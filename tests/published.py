@@ -147,7 +147,8 @@ def write_mimic3(folder: Path, counts: tuple[int, int, int] = (160, 40, 40), tit
             "@\tICD9 Hierarchy Root\n401.9\tUnspecified essential hypertension\n38.93\tVenous catheterization\n"
         )
         (folder / "mimic3" / "D_ICD_DIAGNOSES.csv").write_text(
-            '"ROW_ID","ICD9_CODE","SHORT_TITLE","LONG_TITLE"\n1,"4280","CHF NOS","Congestive heart failure, unspecified"\n'
+            '"ROW_ID","ICD9_CODE","SHORT_TITLE","LONG_TITLE"\n'
+            '1,"4280","CHF NOS","Congestive heart failure, unspecified"\n'
             '2,"4019","Hypertension NOS","another title"\n3,"V5861","Long-term use anticoagul","Long-term use"\n'
         )
         (folder / "mimic3" / "D_ICD_PROCEDURES.csv").write_text(

@@ -87,7 +87,7 @@ def test_the_five_seeds_test_on_five_folds(folder: Path) -> None:
         assert found.fold == seed - 4321
         part = found.load(folder)
         sets = [set(r.tolist()) for r in (part.recording, part.validation_recording, part.test_recording)]  # type: ignore[union-attr]
-        assert not (sets[0] & sets[1] or sets[0] & sets[2] or sets[1] & sets[2])
+        assert len(set.union(*sets)) == sum(map(len, sets))  # nothing in two parts
         assert len(sets[1]) == round(0.25 * len(sets[0] | sets[1]))
         tested += sets[2]
     assert sorted(tested) == list(range(len(tested)))  # every recording once

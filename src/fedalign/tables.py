@@ -11,6 +11,7 @@ import polars as pl
 from fedalign.errors import UserError
 
 MISSING = {"nan", "+nan", "-nan"}  # as numbers are written where there is none; so is an empty cell
+LARGEST = float(np.finfo(np.float32).max)
 AGAIN = "the file is damaged or of another data set; get it again"
 
 
@@ -38,7 +39,7 @@ def read_numbers(
             separator=separator,
             quote_char=None,
         )
-    except pl.exceptions.PolarsError as error:
+    except (pl.exceptions.PolarsError, OSError) as error:  # polars unpacks bytes that look packed
         _explain(data, path, columns, separator, header, gaps)
         raise UserError(f"{path} is not a table of numbers ({str(error).splitlines()[0]}); {AGAIN}") from error
     if not len(table):
@@ -67,8 +68,8 @@ def _explain(data: bytes, path: Path, columns: Sequence[str], separator: str, he
             if cell.strip().lower() in MISSING or (not cell and gaps and name != columns[-1]):
                 continue
             try:
-                good = bool(np.isfinite(np.float32(float(cell))))
-            except (ValueError, OverflowError):
+                good = abs(float(cell)) <= LARGEST
+            except ValueError:
                 good = False
             if not good or cell != cell.strip():
                 raise UserError(

@@ -179,21 +179,28 @@ def header(path: Path) -> list[str]:
 
 def agreed(files: Sequence[Path], headers: Sequence[list[str]]) -> list[str]:
     """The columns of every file: a time, 225 features, the 51 labels and where a label came from."""
-    usual = list(Counter(map(tuple, headers)).most_common(1)[0][0])
+    width = 1 + FEATURES + len(CATEGORY) + 1
+    whole = [columns for columns in headers if len(columns) == width]  # they say what the others lack
+    usual = list(Counter(map(tuple, whole or headers)).most_common(1)[0][0])
+    typical = files[headers.index(usual)]
     for path, columns in zip(files, headers, strict=True):
         if columns[0] != "timestamp":
             raise UserError(f"{path}: the first column is {columns[0][:40]!r}, not timestamp; it is no user's file")
-        for wrong, others, word in ((usual, columns, "misses"), (columns, usual, "has the extra")):
-            for name in wrong:
+        for names, others, verbs in ((usual, columns, "misses has"), (columns, usual, "has lacks")):
+            for name in names:
                 if name not in others:
-                    raise UserError(f"{path} {word} column {name[:60]}; get it again, all users have the same columns")
+                    mine, its = verbs.split()
+                    raise UserError(
+                        f"{path} {mine} column {name[:60]!r}, which {typical.name} {its}; all users have the same "
+                        "columns, get both again"
+                    )
         if columns != usual:
-            raise UserError(f"{path} has its columns in another order than the other files; get it again")
+            raise UserError(f"{path} has its columns in another order than {typical.name}; get both again")
     labels = usual[1 + FEATURES : -1]
     for name in CATEGORY:
         if name not in usual:
             raise UserError(f"{files[0]} misses column {name}; get the files with the {len(CATEGORY)} cleaned labels")
-    if set(labels) != set(CATEGORY) or usual[-1] != "label_source" or len(usual) != FEATURES + len(CATEGORY) + 2:
+    if set(labels) != set(CATEGORY) or usual[-1] != "label_source" or len(usual) != width:
         raise UserError(
             f"{files[0]} has {len(usual)} columns; expected timestamp, {FEATURES} features, {len(CATEGORY)} labels and "
             "label_source"

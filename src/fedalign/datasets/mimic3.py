@@ -152,7 +152,7 @@ def read_notes(path: Path) -> tuple[list[str], list[list[str]]]:
     try:
         data.decode("utf-8")
         table = pl.read_csv(data, infer_schema_length=0)  # every column as text: 038.9 is a code, not a number
-    except (UnicodeDecodeError, pl.exceptions.PolarsError) as error:
+    except (UnicodeDecodeError, OSError, pl.exceptions.PolarsError) as error:
         reason = (str(error).splitlines() or ["empty"])[0]
         raise UserError(f"{path} is not a CSV file with TEXT and LABELS ({reason}); make it again with CAML") from error
     for column in ("TEXT", "LABELS"):
