@@ -15,7 +15,7 @@ PACKAGE = Path(fedalign.__file__).parent
 ROOT = PACKAGE.parents[1]
 ORDER = [  # a file imports only from its own line (never itself) or lines above it
     {"errors", "keys", "files", "words"},
-    {"types", "noise", "rooms", "datafolder", "tables"},
+    {"types", "noise", "rooms", "datafolder", "matrix"},
     {"inputs", "config", "memory", "cache"},
     {"losses", "aggregate", "alignment", "metrics", "model", "encoders"},
     {"partition", "labels", "algorithm"},

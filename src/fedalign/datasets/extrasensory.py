@@ -23,7 +23,7 @@ from fedalign.errors import UserError
 from fedalign.inputs import Scaling, Series
 from fedalign.keys import numpy_generator
 from fedalign.labels.names import readable
-from fedalign.tables import read_numbers
+from fedalign.matrix import read_numbers
 from fedalign.types import Examples, Pool, Sequences
 
 FILES = "*.features_labels.csv.gz"

@@ -20,7 +20,7 @@ from fedalign.cache import Prepared, prepared
 from fedalign.datafolder import About
 from fedalign.datasets import _documents
 from fedalign.errors import UserError
-from fedalign.tables import contents
+from fedalign.matrix import contents
 from fedalign.types import Pool, Sequences
 
 FILES = ("train_50.csv", "dev_50.csv", "test_50.csv")  # of CAML's preprocessing

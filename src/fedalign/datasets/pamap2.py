@@ -15,7 +15,7 @@ from fedalign.cache import Prepared, prepared
 from fedalign.datafolder import About, Archive
 from fedalign.datasets import _windows
 from fedalign.errors import UserError
-from fedalign.tables import contents, read_numbers
+from fedalign.matrix import contents, read_numbers
 from fedalign.types import Pool
 
 ACTIVITIES = {  # of the protocol, by the number in the files

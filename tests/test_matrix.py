@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedalign.errors import UserError
-from fedalign.tables import contents, read_numbers
+from fedalign.matrix import contents, read_numbers
 
 PATH = Path("folder/file.csv")
 
