@@ -67,6 +67,9 @@ def test_covering_every_class_is_an_option() -> None:
     assert uncovered  # eight classes, nine draws: often one is left out
     covered = how.model_copy(update={"cover": True})
     assert all(bool(divide(pool(), covered, s).classes.any(0).all()) for s in uncovered)
+    data = pool()
+    data.train.y[:, 0] = 0  # occurs nowhere, so nobody is to annotate it
+    assert divide(data, covered, 0).classes.any(0).tolist() == [False] + [True] * 7
     with pytest.raises(UserError, match="covers all 8 classes"):
         divide(pool(), how.model_copy(update={"cover": True, "clients": 2}), 0)
 

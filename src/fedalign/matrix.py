@@ -1,4 +1,4 @@
-"""Matrices of numbers in text files, read on all cores; a mistake in one is found again and named by line and column."""
+"""Matrices of numbers in text files, read on all cores; a mistake is found again and named by line and column."""
 
 from __future__ import annotations
 

@@ -52,14 +52,15 @@ def _random_classes(pool: Pool, how: Partition, seed: int) -> list[Party]:
     held = None
     if pool.validation is not None:
         held = _rows_of_clients(pool.validation, pool.validation_subject, people, how, seed, "validation")
+    occurs = (pool.train.y > 0).any(0)  # a class that nobody has cannot be covered
     for attempt in range(ATTEMPTS):
         sets = [draw_classes(pool.train.y[r], how.classes_per_client, seed, m, attempt) for m, r in enumerate(rows)]
-        if not how.cover or bool(torch.stack(sets).any(0).all()):
+        if not how.cover or bool(torch.stack(sets).any(0)[occurs].all()):
             break
     else:
         raise UserError(
             f"no draw of {how.classes_per_client} classes for each of {len(rows)} clients covers all "
-            f"{len(pool.label_names)} classes; raise partition.classes_per_client or set partition.cover = false"
+            f"{int(occurs.sum())} classes; raise partition.classes_per_client or set partition.cover = false"
         )
     return [
         Party(
