@@ -174,7 +174,7 @@ def test_every_preset_trains(folder: Path, tmp_path: Path, preset: str) -> None:
 
 @pytest.mark.parametrize("preset", SETTINGS)
 def test_presets_have_the_papers_settings(preset: str) -> None:
-    """FACTS of the published code: 50 rounds (MIMIC-III 100), five clients a round, five epochs, batches of 128; the
+    """As the published code has them: 50 rounds (MIMIC-III 100), five clients a round, five epochs, batches of 128; the
     label encoder's rate is 0.001 on ExtraSensory and 0.005 on MIMIC-III, PAMAP2 and what stands in for them."""
     found = config.load(preset)
     assert found.name == preset
