@@ -22,7 +22,7 @@ ORDER = [  # a file imports only from its own line (never itself) or lines above
     {"annotation", "reading", "agreement", "detection"},
     {"algorithms", "client", "datasets"},
     {"federate", "runfolder", "trained", "survey", "messages", "census"},
-    {"engines", "report", "asking"},
+    {"engines", "report", "asking", "exporting"},
     {"experiment"},
     {"comparison", "console", "bench", "deployment"},
     {"api"},
