@@ -82,8 +82,10 @@ def occurs(wanted: set[str], window: int, words: list[str]) -> bool:
     return any(wanted <= set(words[at : at + window]) for at in range(max(1, len(words) - window + 1)))
 
 
-def count(rule: Rule, texts: list[bytes]) -> tuple[int, list[int], list[tuple[int, int, int]]]:
-    """Segments, segments with each name, and with each pair."""
+def count(
+    rule: Rule, texts: list[bytes], wrapped: bool | None = None
+) -> tuple[int, list[int], list[tuple[int, int, int]]]:
+    """Segments, segments with each name, and with each pair. wrapped: None to look at each text."""
     number, alone, together = 0, Counter[int](), Counter[tuple[int, int]]()
     ways = [
         (name, {stem(word) if rule.stem else word for word in way.words}, way.window)
@@ -91,7 +93,8 @@ def count(rule: Rule, texts: list[bytes]) -> tuple[int, list[int], list[tuple[in
         for way in said
     ]
     for text in texts:
-        for words in segments(text.decode("utf-8").replace("\x1e", " "), rule.segment, is_wrapped(text)):
+        lines = is_wrapped(text) if wrapped is None else wrapped
+        for words in segments(text.decode("utf-8").replace("\x1e", " "), rule.segment, lines):
             words = [stem(word) for word in words] if rule.stem else words
             held, number = set(words), number + 1
             found = sorted({name for name, wanted, window in ways if wanted <= held and occurs(wanted, window, words)})
