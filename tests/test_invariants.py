@@ -7,9 +7,15 @@ from typing import Any
 import pytest
 import torch
 
+from fedalign import rooms
 from federations import plan, play, same
 
 OFF: list[tuple[str, dict[str, Any]]] = [
+    ("fedprox", {"algorithm__mu": 0.0}),
+    ("moon", {"algorithm__mu": 0.0}),
+    ("scaffold", {"algorithm__control": 0.0}),
+    ("fedrs", {"algorithm__alpha": 1.0, "algorithm__bias": True}),
+    ("fedpu", {"algorithm__strength": 0.0}),
     (
         "fedalign",
         {
@@ -20,6 +26,10 @@ OFF: list[tuple[str, dict[str, Any]]] = [
         },
     ),
 ]
+
+
+def test_every_method_has_a_value_that_turns_it_off() -> None:
+    assert {name for name, _ in OFF} | {"fedavg"} == set(rooms.names("algorithms"))
 
 
 @pytest.mark.parametrize(("name", "off"), OFF)

@@ -40,3 +40,12 @@ def examples_or_equal(updates: Sequence[Update], weighting: str) -> Tensor:
     if weighting == "examples":
         return torch.tensor([float(update.num_examples) for update in updates])
     return torch.ones(len(updates))
+
+
+def added(before: Arrays, changes: Sequence[Arrays], share: float) -> Arrays:
+    """Each named array plus a share of the sum of the clients' changes to it."""
+    result = {name: value.clone() for name, value in before.items()}
+    for change in changes:
+        for name, value in change.items():
+            result[name].add_(value, alpha=share)
+    return result

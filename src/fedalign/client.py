@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 
 import torch
@@ -11,6 +12,8 @@ from torch import Tensor, nn
 from fedalign import losses
 from fedalign.algorithm import Algorithm
 from fedalign.config import Training
+from fedalign.errors import UserError
+from fedalign.keys import seeded
 from fedalign.model import DualEncoder
 from fedalign.noise import Noise
 from fedalign.types import Arrays, Examples, Server, Update, Visit
@@ -49,8 +52,22 @@ def visit(
 ) -> tuple[Update, Arrays]:
     """Trains on one client's rows. `key` (seed, round, client) fixes all randomness, so neither order nor engine
     nor resumption changes a result."""
-    onlooker = onlooker or Onlooker()
+    with nullcontext() if bench.model.keyed else seeded(*key):
+        return _visit(algorithm, bench, server, data, memory, config, key, onlooker or Onlooker())
+
+
+def _visit(
+    algorithm: Algorithm,
+    bench: Workbench,
+    server: Server,
+    data: Examples,
+    memory: Arrays,
+    config: Training,
+    key: tuple[int, int, int],
+    onlooker: Onlooker,
+) -> tuple[Update, Arrays]:
     model = bench.model.load(server.weights)
+    check_memory(model, memory)
     remembered = {name: array for name, array in memory.items() if not name.startswith(OPTIMIZER)}
     now = Visit(model, bench.start.load(server.weights), data, config, server.extra, remembered, Noise(*key))
     data = algorithm.prepare(now)
@@ -113,6 +130,18 @@ def make_optimizer(model: DualEncoder, phase: list[nn.Parameter], config: Traini
     if config.optimizer == "sgd":
         return torch.optim.SGD(groups, lr=config.lr, momentum=config.momentum)
     return torch.optim.Adam(groups, lr=config.lr, fused=True)
+
+
+def check_memory(model: DualEncoder, memory: Arrays) -> None:
+    """Memory may come from a disk or another run: an array named after a weight must have that weight's shape."""
+    shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
+    for key, value in memory.items():
+        name = key.rpartition(":")[2]
+        if name in shapes and value.dim() and value.shape != shapes[name]:
+            raise UserError(
+                f"the client's memory does not fit this model ({key} is {tuple(value.shape)} instead of "
+                f"{tuple(shapes[name])}); remove it or resume the run it belongs to"
+            )
 
 
 def stored(optimizer: torch.optim.Optimizer, names: dict[int, str]) -> Arrays:

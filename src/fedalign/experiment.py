@@ -14,18 +14,21 @@ from typing import Any
 import torch
 
 import fedalign
-from fedalign import partition, rooms
+from fedalign import metrics, partition, rooms
 from fedalign.config import Config
 from fedalign.datafolder import data_folder
-from fedalign.federate import Plan, Round, describe, rounds
+from fedalign.errors import UserError
+from fedalign.federate import Engine, Plan, Round, describe, rounds
 from fedalign.inputs import Shape
 from fedalign.keys import torch_generator
 from fedalign.labels import vectors
 from fedalign.memory import ClientMemory
 from fedalign.model import DualEncoder, LabelEncoder, random_rows
 from fedalign.runfolder import RunFolder
-from fedalign.types import Examples, Federation, Sequences
+from fedalign.types import Arrays, Examples, Federation, Pool, Sequences
 
+COLUMNS = ("text", "features", "series", "id", "time", "layout", "label", "labels", "separator", "label_columns",
+           "label_prefix", "other", "missing")  # fmt: skip
 LAST = 10  # rounds averaged in a result, because single rounds swing
 
 
@@ -39,21 +42,29 @@ class Watch:
     on_warning: Callable[[str], None] = lambda message: None
 
 
-def federation(config: Config) -> Federation:
-    """The data of a configuration, divided among its clients; fetched first if that may be done silently."""
+def load(config: Config) -> Pool | Federation:
+    """The data of a configuration; fetched first if that may be done silently."""
     dataset = rooms.build("datasets", config.dataset.name, config.dataset.options)
+    if hasattr(dataset, "for_seed"):
+        dataset = dataset.for_seed(config.seed)  # a split of its own for each seed
     folder = data_folder()
     if not dataset.present(folder):
         dataset.fetch(folder)
-    loaded = dataset.load(folder)
-    if isinstance(loaded, Federation):
-        return loaded
-    return partition.divide(loaded, config.partition, config.seed)
+    loaded: Pool | Federation = dataset.load(folder)
+    return loaded
+
+
+def federation(config: Config) -> Federation:
+    """The data of a configuration, divided among its clients."""
+    loaded = load(config)
+    return loaded if isinstance(loaded, Federation) else partition.divide(loaded, config.partition, config.seed)
 
 
 def plan(config: Config, data: Federation | None = None) -> Plan:
     """Everything a run needs; server and clients build the same one from the same configuration."""
     data = federation(config) if data is None else data
+    if config.thresholds and data.task == "single":
+        raise UserError("thresholds are for multi-label data; a single-label row gets its likeliest class")
     algorithm = rooms.build("algorithms", config.algorithm.name, config.algorithm.options)
     return Plan(config, data, algorithm, model(config, data, algorithm.head))
 
@@ -73,21 +84,31 @@ def model(config: Config, data: Federation, head: str) -> DualEncoder:
     return DualEncoder(encoder, LabelEncoder(rows, bias=False, normalise=normalise), data.task)
 
 
-def run(config: Config, out: Path, resume: bool = False, watch: Watch | None = None) -> dict[str, Any]:
-    """Runs (or goes on with) an experiment in a folder and returns what `result.json` holds."""
+def run(
+    config: Config,
+    out: Path,
+    resume: bool = False,
+    watch: Watch | None = None,
+    prepared: Plan | None = None,
+    opened: Engine | None = None,
+) -> dict[str, Any]:
+    """Runs (or goes on with) an experiment in a folder and returns what `result.json` holds.
+
+    Plan and engine are built from the configuration unless they are given, as they are where the rows are elsewhere.
+    """
     watch = watch or Watch()
     if resume:
         folder = RunFolder.existing(out)
         folder.check_same(config)
-    prepared = plan(config)
+    prepared = prepared or plan(config)
     if not resume:
         folder = RunFolder.create(out, config)
     with folder.lock(), ExitStack() as stack:
-        engine_options = rooms.build("engines", config.engine.name, config.engine.options)
-        memory = ClientMemory(folder.checkpoints, getattr(engine_options, "memory_mb", 1024))
+        options = rooms.build("engines", config.engine.name, config.engine.options)
+        memory = ClientMemory(folder.checkpoints, getattr(options, "memory_mb", 1024))
         mark = fingerprint(prepared)
         done, server = folder.load_round(prepared.start(), memory, mark, watch.on_warning)
-        engine = stack.enter_context(engine_options.open(prepared, memory))
+        engine = opened or stack.enter_context(options.open(prepared, memory))
         engine.on_visit = watch.on_visit
         watch.on_start(prepared, done)
         began = time.perf_counter()
@@ -98,8 +119,30 @@ def run(config: Config, out: Path, resume: bool = False, watch: Watch | None = N
             folder.note_time(now.number, seconds)
             watch.on_round(now, seconds)
         result = summary(prepared, folder.records())
-        folder.finish(server.weights, label_card(prepared), result)
+        thresholds = final_checks(prepared, engine, server.weights, result)
+        folder.finish(server.weights, label_card(prepared, thresholds), result)
     return result
+
+
+def final_checks(prepared: Plan, engine: Engine, weights: Arrays, result: dict[str, Any]) -> torch.Tensor | None:
+    """Adds the score on validation rows and, if asked for, thresholds chosen there and what they do on test rows."""
+    task = prepared.federation.task
+    held = engine.validate(weights)
+    if held is None:
+        return None
+    checked = metrics.scores(held, task)
+    result["validation"] = {"f1": checked.f1, "accuracy": checked.accuracy}
+    if not prepared.config.thresholds:
+        return None
+    counts = engine.validate(weights, metrics.GRID)
+    assert counts is not None
+    thresholds = metrics.best_thresholds(counts, metrics.GRID)
+    tested = engine.score(weights, thresholds)
+    result["thresholds"] = {"values": [round(float(t), 4) for t in thresholds]}
+    if tested is not None:
+        found = metrics.scores(tested, task)
+        result["thresholds"] |= {"f1": found.f1, "accuracy": found.accuracy}
+    return thresholds
 
 
 def summary(prepared: Plan, records: list[dict[str, Any]]) -> dict[str, Any]:
@@ -112,8 +155,12 @@ def summary(prepared: Plan, records: list[dict[str, Any]]) -> dict[str, Any]:
         "seed": prepared.config.seed,
         "rounds": len(records),
     }
+    visits = max(sum(len(r["clients"]) for r in records), 1)
+    found["traffic"] = {  # bytes of a client and round, on average
+        key: sum(r[f"bytes_{key}"] for r in records) // visits for key in ("down", "up", "kept")
+    }
     if "f1" in last:
-        tail = records[-LAST:]
+        tail = [r for r in records if "f1" in r][-LAST:]
         found["last"] = {key: last[key] for key in ("f1", "accuracy", "balanced_accuracy")}
         found["mean_of_last"] = {
             "rounds": len(tail),
@@ -127,7 +174,7 @@ def summary(prepared: Plan, records: list[dict[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def label_card(prepared: Plan) -> dict[str, Any]:
+def label_card(prepared: Plan, thresholds: torch.Tensor | None = None) -> dict[str, Any]:
     """What is needed beside the weights to read rows and name classes."""
     config, data = prepared.config, prepared.federation
     head = prepared.model.label_encoder
@@ -139,7 +186,17 @@ def label_card(prepared: Plan) -> dict[str, Any]:
         "encoder": config.encoder.model_dump(mode="json"),
         "head": {"bias": head.bias is not None, "normalise": head.normalise},
         "inputs": data.inputs.model_dump(mode="json"),
+        "reading": reading_of(config),
+        "thresholds": None if thresholds is None else [round(float(t), 4) for t in thresholds],
     }
+
+
+def reading_of(config: Config) -> dict[str, Any] | None:
+    """Which columns of a file hold input and labels, for runs on files."""
+    if config.dataset.name != "files":
+        return None
+    options = config.dataset.options
+    return {key: options[key] for key in COLUMNS if options.get(key)}
 
 
 def fingerprint(prepared: Plan) -> str:

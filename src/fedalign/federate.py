@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -13,9 +13,10 @@ from torch import Tensor
 from fedalign import metrics
 from fedalign.algorithm import Algorithm
 from fedalign.config import Config
+from fedalign.errors import UserError
 from fedalign.keys import numpy_generator
 from fedalign.model import DualEncoder
-from fedalign.types import Arrays, Federation, Server, Update
+from fedalign.types import Arrays, Federation, Server, Update, size_of
 
 
 @dataclass(frozen=True)
@@ -36,21 +37,26 @@ class Reply:
     """What came back from one client, and what a simulation noticed about it."""
 
     client: int
-    update: Update
+    update: Update | None  # None: the client failed
+    failure: str = ""  # why
+    kept: int = 0  # bytes the client remembers
+    validated: Tensor | None = None  # (C, 4) counts of the received model on its own validation rows, if it sends them
     notes: dict[str, float] = field(default_factory=dict)
 
 
 class Engine(Protocol):
     """Carries the server's arrays to the chosen clients and brings their updates back."""
 
-    def train(self, server: Server, round_number: int, chosen: Sequence[int]) -> list[Reply]:
-        """Replies in client order; a client that failed is absent."""
+    on_visit: Callable[[int], None]  # to be called as each client finishes
 
-    def score(self, weights: Arrays) -> Tensor | None:
+    def train(self, server: Server, round_number: int, chosen: Sequence[int]) -> list[Reply]:
+        """One reply a client, in client order; `update` is None where the client failed."""
+
+    def score(self, weights: Arrays, thresholds: Tensor | None = None) -> Tensor | None:
         """(C, 4) counts of the model on test rows, or None where there are none."""
 
-    def validate(self, weights: Arrays) -> Tensor | None:
-        """(C, 4) counts summed over the clients' own validation rows, or None."""
+    def validate(self, weights: Arrays, grid: Tensor | None = None) -> Tensor | None:
+        """(C, 4) counts summed over the clients' own validation rows, or (T, C, 4) at each threshold of a grid."""
 
 
 class EngineFactory(Protocol):
@@ -78,24 +84,81 @@ def choose(seed: int, round_number: int, clients: int, count: int) -> list[int]:
 def rounds(plan: Plan, engine: Engine, server: Server, done: int = 0) -> Iterator[Round]:
     """Runs the rounds after `done`, handing out the state after each."""
     config, federation = plan.config, plan.federation
+    missed = 0
     for number in range(done + 1, config.rounds + 1):
         chosen = choose(config.seed, number, len(federation.parties), config.clients_per_round)
-        replies = engine.train(server, number, chosen)
-        server = plan.algorithm.aggregate(server, [reply.update for reply in replies])
-        record: dict[str, object] = {"round": number, "clients": [reply.client for reply in replies]}
+        replies, refused = sort_out(engine.train(server, number, chosen), server, federation)
+        sent = size_of(server.weights) + size_of(server.extra)
+        missed = missed + 1 if len(replies) < config.min_clients else 0
+        if not missed:
+            server = plan.algorithm.aggregate(server, [update for _, update in replies])
+        record: dict[str, object] = {"round": number, "clients": [reply.client for reply, _ in replies]}
+        if refused:
+            record["refused"] = refused
+        record |= traffic(sent, replies)
         scores = None
         tested = engine.score(server.weights)
         if tested is not None:
             scores = metrics.scores(tested, federation.task)
             record |= describe(scores)
         if plan.algorithm.watches(federation.task):
-            validated = engine.validate(server.weights)
-            if validated is not None:
-                server = plan.algorithm.observe(server, metrics.f1(validated).float())
-        notes = sorted({key for reply in replies for key in reply.notes})
-        for key in notes:
-            record[key] = sum(reply.notes.get(key, 0.0) for reply in replies)
+            told = [reply.validated for reply, _ in replies if reply.validated is not None]
+            counts = torch.stack(told).sum(0) if told else engine.validate(server.weights)
+            if counts is not None:  # nobody spoke of a class: NaN
+                class_f1 = torch.where(counts.sum(1) > 0, metrics.f1(counts), torch.nan)
+                server = plan.algorithm.observe(server, class_f1.float())
+        for key in sorted({key for reply, _ in replies for key in reply.notes}):
+            record[key] = sum(reply.notes.get(key, 0.0) for reply, _ in replies)
         yield Round(number, server, record, scores)
+        if missed >= config.patience:
+            reasons = "; ".join(f"{name}: {reason}" for name, reason in refused.items())
+            raise UserError(
+                f"{missed} rounds in a row had fewer than {config.min_clients} good replies ({reasons}); "
+                "mend the parties and resume the run"
+            )
+
+
+def sort_out(
+    replies: Sequence[Reply], server: Server, federation: Federation
+) -> tuple[list[tuple[Reply, Update]], dict[str, str]]:
+    """The replies that may be averaged, and why the others may not, by the party's name."""
+    good, refused = [], {}
+    for reply in replies:
+        party = federation.parties[reply.client]
+        reason = reply.failure or "no reply"
+        if reply.update is not None:
+            reason = what_is_wrong(reply.update, server, party.train.classes)
+            if not reason:
+                good.append((reply, reply.update))
+                continue
+        refused[party.name] = reason
+    return good, refused
+
+
+def what_is_wrong(update: Update, server: Server, declared: Tensor) -> str:
+    """Why an update must not be averaged; empty if nothing is wrong with it."""
+    if update.classes.shape != declared.shape or update.classes.dtype != torch.bool:
+        return "its class list has another length"
+    if bool((update.classes & ~declared).any()):
+        return "it sends a class it did not declare"
+    for found, expected, word in ((update.weights, server.weights, "weight"), (update.extra, server.extra, "array")):
+        if word == "weight" and found.keys() != expected.keys():
+            odd = sorted(found.keys() ^ expected.keys())[0]
+            return f"{word} {odd!r} is {'missing' if odd in expected else 'not part of this model'}"
+        for name, value in found.items():
+            like = expected.get(name)
+            if like is not None and (value.shape != like.shape or value.dtype != like.dtype):
+                return f"{word} {name!r} has shape {tuple(value.shape)} and type {value.dtype}"
+            if not bool(torch.isfinite(value).all()):
+                return f"{word} {name!r} holds values that are not finite"
+    return ""
+
+
+def traffic(sent: int, replies: Sequence[tuple[Reply, Update]]) -> dict[str, object]:
+    """Bytes a round: down to all clients, up from them, and remembered by them."""
+    up = [size_of(update.weights) + size_of(update.extra) + update.classes.numel() for _, update in replies]
+    kept = sum(reply.kept for reply, _ in replies)
+    return {"bytes_down": sent * len(replies), "bytes_up": sum(up), "bytes_kept": kept}
 
 
 def describe(scores: metrics.Scores) -> dict[str, object]:

@@ -6,6 +6,7 @@ of them count, so a crash between two rounds loses nothing and mixes nothing.
 
 from __future__ import annotations
 
+import hashlib
 import tempfile
 import threading
 from collections import OrderedDict
@@ -15,8 +16,9 @@ from pathlib import Path
 
 from safetensors.torch import load, save
 
+from fedalign.errors import UserError
 from fedalign.files import write_atomically
-from fedalign.types import Arrays
+from fedalign.types import Arrays, size_of
 
 
 class ClientMemory:
@@ -44,8 +46,16 @@ class ClientMemory:
             if client in self._cache:
                 self._cache.move_to_end(client)
                 return self._cache[client]
-            name = self.paths.get(client)
-        return {} if name is None else load((self.folder / name).read_bytes())
+            name, digest = self.paths.get(client), self.digests.get(client)
+        if name is None:
+            return {}
+        try:
+            data = (self.folder / name).read_bytes()
+        except OSError as error:
+            raise UserError(f"the memory of client {client} is gone ({error}); start the run anew") from error
+        if hashlib.sha256(data).hexdigest() != digest:
+            raise UserError(f"{self.folder / name} is damaged (its SHA-256 differs); start the run anew")
+        return load(data)
 
     def put(self, client: int, arrays: Arrays) -> None:
         with self._lock:
@@ -79,7 +89,3 @@ class ClientMemory:
         gone = self._cache.pop(client, None)
         if gone is not None:
             self._size -= size_of(gone)
-
-
-def size_of(arrays: Arrays) -> int:
-    return sum(array.numel() * array.element_size() for array in arrays.values())

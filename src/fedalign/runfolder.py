@@ -93,6 +93,10 @@ class RunFolder:
     ) -> None:
         with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as stream:
             stream.write(json.dumps(record) + "\n")
+        self.commit(number, server, memory, fingerprint)
+
+    def commit(self, number: int, server: Server, memory: ClientMemory, fingerprint: str) -> None:
+        """Makes this the newest state; the one before it is kept."""
         memory.flush(number)
         name = f"server-{number:06d}.safetensors"
         arrays = {f"weights/{k}": v for k, v in server.weights.items()}
@@ -138,8 +142,11 @@ class RunFolder:
                 raise UserError(f"the data or label vectors of {self.path} have changed since it was begun; start anew")
             try:
                 arrays = self._read_arrays(*state["server"])
-                for file, digest in state["clients"].values():
-                    self._read_bytes(file, digest)
+                # files of earlier rounds were checked then, and are checked again when they are next needed
+                before = (self._read_state(PREVIOUS) or {"clients": {}})["clients"] if name == STATE else {}
+                for client, (file, digest) in state["clients"].items():
+                    if before.get(client) != [file, digest]:
+                        self._read_bytes(file, digest)
             except (OSError, ValueError, SafetensorError) as error:
                 warn(f"round {state['round']} of {self.path} is damaged ({error}); using the one before it")
                 continue

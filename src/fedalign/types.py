@@ -19,6 +19,11 @@ Arrays = dict[str, Tensor]  # the single currency: all that is sent, stored or a
 Task = Literal["single", "multi"]  # one class a row, or any number of them
 
 
+def size_of(arrays: Arrays) -> int:
+    """Bytes."""
+    return sum(array.numel() * array.element_size() for array in arrays.values())
+
+
 @dataclass(frozen=True)
 class Sequences:
     """Rows of different length, stored flat: token ids or time steps of features, no padding."""
@@ -135,6 +140,10 @@ class Pool:
     category: Sequence[str] | None = None  # (C,) the group each class belongs to
     subject: Tensor | None = None  # (n,) who recorded each training row
     validation_subject: Tensor | None = None
+    recording: Tensor | None = None  # (n,) which recording each training row is a piece of
+    validation_recording: Tensor | None = None
+    test_recording: Tensor | None = None
+    note: str = ""  # what a person should know beside any number, such as files that are not here
 
 
 @dataclass(frozen=True)

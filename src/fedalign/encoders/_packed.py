@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from fedalign.encoders._products import Products
 from fedalign.noise import Noise, keep_, kept, scale
 
 PIECE = 768  # steps; measured: 512 to 1024 are alike, 2048 falls out of the second-level cache
@@ -106,15 +107,17 @@ def with_zero_row(rows: int, width: int) -> Tensor:
     return flat
 
 
-def attention_weights(q: Tensor, k: Tensor, piece: Piece) -> Tensor:
-    scores = torch.bmm(q, k.transpose(1, 2))
+def attention_weights(q: Tensor, k: Tensor, piece: Piece, by: Products) -> Tensor:
+    scores = by.batched(q, k.transpose(1, 2))
     if piece.padding is not None:
         B = len(piece.lengths)
         scores.view(B, -1, *scores.shape[1:]).add_(piece.padding)
     return torch.softmax(scores, -1)
 
 
-def attend(piece: Piece, q: Tensor, k: Tensor, v: Tensor, noise: Noise | None, rate: float, save: bool) -> Tensor:
+def attend(
+    piece: Piece, q: Tensor, k: Tensor, v: Tensor, noise: Noise | None, rate: float, save: bool, by: Products
+) -> Tensor:
     """softmax(q k^T) v with dropout on the weights; q is already scaled. q, k, v: (B * heads, L, w)."""
     L = q.shape[1]
     step = L if q.shape[0] * L * L <= BLOCK else max(1, BLOCK // (q.shape[0] * L))
@@ -122,7 +125,7 @@ def attend(piece: Piece, q: Tensor, k: Tensor, v: Tensor, noise: Noise | None, r
     blocks: list[tuple[int, int, Tensor | None, Tensor | None, int]] = []
     for begin in range(0, L, step):
         end = min(begin + step, L)
-        weights = attention_weights(q[:, begin:end], k, piece)
+        weights = attention_weights(q[:, begin:end], k, piece, by)
         seed, mask = 0, None
         if noise is not None:
             if step < L:  # a long row: keep a seed, draw the mask again in the backward pass
@@ -131,26 +134,28 @@ def attend(piece: Piece, q: Tensor, k: Tensor, v: Tensor, noise: Noise | None, r
             else:
                 mask = noise.mask(weights.shape, rate)
         dropped = weights if mask is None else kept(weights, mask)
-        torch.bmm(dropped, v, out=result) if step == L else result[:, begin:end].copy_(torch.bmm(dropped, v))
+        by.batched(dropped, v, out=result) if step == L else result[:, begin:end].copy_(by.batched(dropped, v))
         blocks.append((begin, end, weights, mask, seed) if step == L else (begin, end, None, None, seed))
     if save:
         piece.saved.append(blocks)
     return result.mul_(scale(rate)) if noise is not None else result
 
 
-def attend_backward(piece: Piece, grad: Tensor, q: Tensor, k: Tensor, v: Tensor, noisy: bool, rate: float) -> Tensor:
+def attend_backward(
+    piece: Piece, grad: Tensor, q: Tensor, k: Tensor, v: Tensor, noisy: bool, rate: float, by: Products
+) -> Tensor:
     """Gradients of q, k and v, stacked (3, B * heads, L, w)."""
     grads = torch.empty(3, *q.shape)
     whole = True
     for begin, end, weights, mask, seed in piece.saved.pop():
         if weights is None:
             whole = False
-            weights = attention_weights(q[:, begin:end], k, piece)
+            weights = attention_weights(q[:, begin:end], k, piece, by)
             mask = Noise(seed).mask(weights.shape, rate) if noisy else None
             if begin == 0:
                 grads[1:].zero_()
         block = grad[:, begin:end]
-        d_weights = torch.bmm(block, v.transpose(1, 2))
+        d_weights = by.batched(block, v.transpose(1, 2))
         dropped = weights
         if mask is not None:
             words = mask.to(torch.int32)
@@ -158,39 +163,39 @@ def attend_backward(piece: Piece, grad: Tensor, q: Tensor, k: Tensor, v: Tensor,
             d_weights.view(torch.int32).bitwise_and_(words)
         d_scores = softmax_backward(d_weights, weights, -1, torch.float32)
         if whole:
-            torch.bmm(d_scores, k, out=grads[0])
-            torch.bmm(d_scores.transpose(1, 2), q, out=grads[1])
-            torch.bmm(dropped.transpose(1, 2), block, out=grads[2])
+            by.batched(d_scores, k, out=grads[0])
+            by.batched(d_scores.transpose(1, 2), q, out=grads[1])
+            by.batched(dropped.transpose(1, 2), block, out=grads[2])
         else:
-            grads[0, :, begin:end] = torch.bmm(d_scores, k)
-            grads[1].baddbmm_(d_scores.transpose(1, 2), q[:, begin:end])
-            grads[2].baddbmm_(dropped.transpose(1, 2), block)
+            grads[0, :, begin:end] = by.batched(d_scores, k)
+            by.add_batched_(grads[1], d_scores.transpose(1, 2), q[:, begin:end])
+            by.add_batched_(grads[2], dropped.transpose(1, 2), block)
     return grads
 
 
 def layer_forward(
-    x: Tensor, layer: Layer, heads: int, piece: Piece, noise: Noise | None, rate: float, save: bool
+    x: Tensor, layer: Layer, heads: int, piece: Piece, noise: Noise | None, rate: float, save: bool, by: Products
 ) -> Tensor:
     """One layer on the flat steps of a piece: x (T, d) -> (T, d)."""
     T, d = x.shape
     grow = scale(rate) if noise is not None else 1.0
     flat = with_zero_row(T, 3 * d)
-    torch.addmm(layer.qkv_bias, x, layer.qkv.t(), out=flat[:T])
+    by.linear(x, layer.qkv, layer.qkv_bias, out=flat[:T])
     q, k, v = piece.into_heads(flat, 3, heads)
     q.mul_((d // heads) ** -0.5)
-    mixed = piece.out_of_heads(attend(piece, q, k, v, noise, rate, save).unsqueeze(0), 1, heads)
+    mixed = piece.out_of_heads(attend(piece, q, k, v, noise, rate, save, by).unsqueeze(0), 1, heads)
 
-    added = torch.addmm(layer.out_bias, mixed, layer.out.t())
+    added = by.linear(mixed, layer.out, layer.out_bias)
     mask1 = noise.mask(added.shape, rate) if noise is not None else None
     if mask1 is not None:
         keep_(added, mask1)
     sum1 = torch.add(x, added, alpha=grow)
     middle, mean1, rstd1 = torch.native_layer_norm(sum1, (d,), layer.norm1, layer.norm1_bias, EPSILON)
 
-    hidden = torch.addmm(layer.up_bias, middle, layer.up.t()).relu_()
+    hidden = by.linear(middle, layer.up, layer.up_bias).relu_()
     if noise is not None:
         keep_(hidden, noise.mask(hidden.shape, rate)).mul_(grow)
-    added = torch.addmm(layer.down_bias, hidden, layer.down.t(), out=added)
+    added = by.linear(hidden, layer.down, layer.down_bias, out=added)
     mask2 = noise.mask(added.shape, rate) if noise is not None else None
     if mask2 is not None:
         keep_(added, mask2)
@@ -203,7 +208,9 @@ def layer_forward(
     return result
 
 
-def layer_backward(grad: Tensor, layer: Layer, grads: Layer, heads: int, piece: Piece, rate: float) -> Tensor:
+def layer_backward(
+    grad: Tensor, layer: Layer, grads: Layer, heads: int, piece: Piece, rate: float, by: Products
+) -> Tensor:
     """The gradient of the layer's input; adds the weights' gradients to `grads`."""
     (x, q, k, v, mixed, mask1, sum1, mean1, rstd1, middle, hidden, mask2, sum2, mean2, rstd2, grow) = piece.saved.pop()
     T, d = x.shape
@@ -215,16 +222,16 @@ def layer_backward(grad: Tensor, layer: Layer, grads: Layer, heads: int, piece: 
     grads.norm2.add_(d_norm)
     grads.norm2_bias.add_(d_bias)
     d_added = kept(d_sum2, mask2).mul_(grow) if noisy else d_sum2
-    grads.down.addmm_(d_added.t(), hidden)
+    by.add_(grads.down, d_added.t(), hidden)
     grads.down_bias.add_(d_added.sum(0))
-    d_hidden = torch.mm(d_added, layer.down)
+    d_hidden = by.times(d_added, layer.down)
     # a hidden value is zero where ReLU or dropout made it so; elsewhere its gradient passes, scaled
     torch.ops.aten.threshold_backward.grad_input(d_hidden, hidden, 0, grad_input=d_hidden)
     if noisy:
         d_hidden.mul_(grow)
-    grads.up.addmm_(d_hidden.t(), middle)
+    by.add_(grads.up, d_hidden.t(), middle)
     grads.up_bias.add_(d_hidden.sum(0))
-    d_middle = d_sum2.addmm_(d_hidden, layer.up)
+    d_middle = by.add_(d_sum2, d_hidden, layer.up)
 
     d_sum1, d_norm, d_bias = norm_backward(
         d_middle, sum1, (d,), mean1, rstd1, layer.norm1, layer.norm1_bias, (True, True, True)
@@ -232,22 +239,22 @@ def layer_backward(grad: Tensor, layer: Layer, grads: Layer, heads: int, piece: 
     grads.norm1.add_(d_norm)
     grads.norm1_bias.add_(d_bias)
     d_added = kept(d_sum1, mask1).mul_(grow) if noisy else d_sum1
-    grads.out.addmm_(d_added.t(), mixed)
+    by.add_(grads.out, d_added.t(), mixed)
     grads.out_bias.add_(d_added.sum(0))
     d_mixed = with_zero_row(T, d)
-    torch.mm(d_added, layer.out, out=d_mixed[:T])
+    by.times(d_added, layer.out, out=d_mixed[:T])
     if noisy:
         d_mixed.mul_(grow)
-    d_heads = attend_backward(piece, piece.into_heads(d_mixed, 1, heads)[0], q, k, v, noisy, rate)
+    d_heads = attend_backward(piece, piece.into_heads(d_mixed, 1, heads)[0], q, k, v, noisy, rate, by)
     d_heads[0].mul_((d // heads) ** -0.5)
     d_qkv = piece.out_of_heads(d_heads, 3, heads)
-    grads.qkv.addmm_(d_qkv.t(), x)
+    by.add_(grads.qkv, d_qkv.t(), x)
     d_bias = d_qkv.sum(0)
     d_bias[d : 2 * d] = (
         0  # a bias of the keys moves all scores of a query alike; what is left of its gradient is rounding
     )
     grads.qkv_bias.add_(d_bias)
-    return d_sum1.addmm_(d_qkv, layer.qkv)
+    return by.add_(d_sum1, d_qkv, layer.qkv)
 
 
 class Encode(torch.autograd.Function):
@@ -262,28 +269,29 @@ class Encode(torch.autograd.Function):
         heads: int,
         rate: float,
         noise: Noise | None,
+        by: Products,
         *weights: Tensor,  # embedding, its bias (features only), twelve a layer, final norm, its bias
     ) -> Tensor:
-        save = any(ctx.needs_input_grad[6:])
+        save = any(ctx.needs_input_grad[7:])
         embedding, bias, layers, (norm, norm_bias) = unpack(weights, tokens=values.dim() == 1)
         d = norm.numel()
         result = torch.empty(lengths.numel(), d)
         ctx.work = []
         for piece in pieces(lengths):
             part = values[piece.steps]
-            x = embedding.index_select(0, part) if bias is None else torch.addmm(bias, part, embedding.t())
+            x = embedding.index_select(0, part) if bias is None else by.linear(part, embedding, bias)
             x.add_(positions.index_select(0, piece.position))
             mask = noise.mask(x.shape, rate) if noise is not None else None
             if mask is not None:
                 keep_(x, mask).mul_(scale(rate))
             for layer in layers:
-                x = layer_forward(x, layer, heads, piece, noise, rate, save)
+                x = layer_forward(x, layer, heads, piece, noise, rate, save, by)
             out, mean, rstd = torch.native_layer_norm(x, (d,), norm, norm_bias, EPSILON)
             torch.mm(piece.averaging(), out, out=result[piece.rows])
             if save:
                 piece.saved.append((part, mask, x, mean, rstd))
                 ctx.work.append(piece)
-        ctx.weights, ctx.heads, ctx.rate, ctx.tokens = weights, heads, rate, values.dim() == 1
+        ctx.weights, ctx.heads, ctx.rate, ctx.tokens, ctx.by = weights, heads, rate, values.dim() == 1, by
         return result
 
     @staticmethod
@@ -301,15 +309,15 @@ class Encode(torch.autograd.Function):
             d_norm.add_(a)
             d_norm_bias.add_(b)
             for layer, layer_grads in zip(reversed(layers), reversed(d_layers), strict=True):
-                dx = layer_backward(dx, layer, layer_grads, ctx.heads, piece, ctx.rate)
+                dx = layer_backward(dx, layer, layer_grads, ctx.heads, piece, ctx.rate, ctx.by)
             if mask is not None:
                 keep_(dx, mask).mul_(scale(ctx.rate))
             if d_bias is None:
                 d_embedding.index_add_(0, part, dx)
             else:
-                d_embedding.addmm_(dx.t(), part)
+                ctx.by.add_(d_embedding, dx.t(), part)
                 d_bias.add_(dx.sum(0))
-        return (None, None, None, None, None, None, *grads)
+        return (None,) * 7 + tuple(grads)
 
 
 def unpack(weights: Sequence[Tensor], tokens: bool) -> tuple[Tensor, Tensor | None, list[Layer], tuple[Tensor, Tensor]]:

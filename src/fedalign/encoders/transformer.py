@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Annotated
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
 from fedalign.encoders import _packed
+from fedalign.encoders._products import Precision, products
 from fedalign.errors import UserError
 from fedalign.inputs import Shape
 from fedalign.noise import Noise, levels
@@ -28,13 +29,12 @@ class Transformer:
     layers: Annotated[int, Field(ge=1)] = 1
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.5
     max_length: Annotated[int, Field(ge=1)] = 1000  # steps; attention costs its square
-    overlong: str = "truncate"  # or "refuse"
+    overlong: Literal["truncate", "refuse"] = "truncate"
+    precision: Precision = "float32"  # of the matrix products; bfloat16 pays only where the processor has it
 
     def __post_init__(self) -> None:
         if self.dim % self.heads:
             raise UserError(f"encoder.dim ({self.dim}) must be a multiple of encoder.heads ({self.heads})")
-        if self.overlong not in ("truncate", "refuse"):
-            raise UserError(f"encoder.overlong must be truncate or refuse, not {self.overlong!r}")
 
     def build(self, shape: Shape, generator: torch.Generator) -> TransformerEncoder:
         if shape.kind not in ("tokens", "series"):
@@ -53,6 +53,7 @@ class TransformerEncoder(nn.Module):
         self.options = options
         self.dim = d
         self.tokens = shape.kind == "tokens"
+        self.products = products(options.precision)
 
         def uniform(*size: int, bound: float) -> nn.Parameter:
             return nn.Parameter(torch.empty(*size).uniform_(-bound, bound, generator=generator))
@@ -94,7 +95,7 @@ class TransformerEncoder(nn.Module):
         active = noise if levels(rate) else None
         positions = sinusoids(self.options.max_length, self.dim)
         found = _packed.Encode.apply(
-            values, lengths[empty:], positions, self.options.heads, rate, active, *self._weights()
+            values, lengths[empty:], positions, self.options.heads, rate, active, self.products, *self._weights()
         )
         # back to the order given; empty rows stay zero
         return torch.zeros(len(x), self.dim).index_copy(0, order, found)

@@ -18,7 +18,8 @@ Reading = Literal["paper", "released"]
 def read_table(path: Path, names: Sequence[str]) -> np.ndarray:
     """The square table (C, C) of the named labels from a CSV with names in its first row and column.
 
-    An empty cell is NaN: nothing is known about that pair.
+    Names match as people read them: `FIX_walking` in the table is `walking`. An empty cell is NaN: nothing is known
+    about that pair.
     """
     try:
         with path.open(encoding="utf-8", newline="") as stream:

@@ -6,9 +6,10 @@ Names come from other parties, so they are data: checked before they are used, n
 from __future__ import annotations
 
 import difflib
+import itertools
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +20,7 @@ MAX_CHARACTERS, MAX_BYTES, MAX_NAMES = 256, 1024, 10_000  # a code book's longes
 FORBIDDEN = {"Cc", "Cf", "Co", "Cs", "Cn"}  # control, format (zero-width, bidi), private, surrogate, unassigned
 SEPARATORS = re.compile(r"[\W_]+")
 CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z][a-z])")
-TAG = re.compile(r"^[A-Z]+_+(?=[a-z])")  # FIX_walking, LOC_home: how a label was made, not what it means
+MARKS = re.compile(r"^(label:)?(FIX_|LOC_|OR_)?")  # of ExtraSensory's columns: cleaned, from places, either of two
 BRACKETS = re.compile(r"\([^()]*\)|\[[^\[\]]*\]")
 CLAUSES = re.compile(r"[,;]")
 # words of medical code books that say nothing about the disease
@@ -32,6 +33,7 @@ SMALL_WORDS = frozenset(
     ["a", "an", "and", "at", "by", "for", "i", "in", "m", "my", "of", "on", "or", "the", "to", "with"]
 )
 NEAR = 0.8  # similarity from which a pair of names is shown to a person
+MANY = 500  # names of which every pair is compared
 # letters of other scripts that look like Latin ones
 LOOK_ALIKES = str.maketrans(
     "асеорхуіјѕһԁԛԝкмтвнгАВЕКМНОРСТУХІЈЅαβεικνορτυχΑΒΕΖΗΙΚΜΝΟΡΤΥΧ",
@@ -68,10 +70,16 @@ def skeleton(name: str) -> str:
     return normalised("".join(c for c in plain if not unicodedata.combining(c)).translate(LOOK_ALIKES))
 
 
+def readable(name: str) -> str:
+    """A published column's name as people write it: `label:FIX_walking` -> walking, `AT_A_BAR` -> at a bar."""
+    plain = MARKS.sub("", name).replace("_", " ").lower()
+    return " ".join(plain.split()).replace(" i m ", " I'm ")
+
+
 def words_of(name: str, descriptions: Mapping[str, str] | None = None) -> tuple[str, ...]:
     """The words to look for in text: `PHONE_IN_POCKET` -> phone, pocket; `Acute kidney failure, unspecified` -> acute,
     kidney, failure. A description, where given, takes the name's place. Nothing may be left: `(other)`."""
-    text = TAG.sub("", (descriptions or {}).get(name, name))
+    text = MARKS.sub("", (descriptions or {}).get(name, name))
     first, *others = CLAUSES.split(BRACKETS.sub(" ", text))
     # "site not specified" as a clause of its own says nothing; "unspecified septicemia" does
     telling = [QUALIFIERS.sub(" ", first), *(clause for clause in others if not QUALIFIERS.search(clause))]
@@ -81,7 +89,7 @@ def words_of(name: str, descriptions: Mapping[str, str] | None = None) -> tuple[
 
 def spoken(name: str) -> str:
     """The name as a person would write it: `PHONE_IN_POCKET` -> phone in pocket."""
-    return normalised(CAMEL.sub(" ", TAG.sub("", name)))
+    return normalised(CAMEL.sub(" ", MARKS.sub("", name)))
 
 
 def read_names(path: Path) -> tuple[list[str], dict[str, list[str]]]:
@@ -109,8 +117,8 @@ def read_names(path: Path) -> tuple[list[str], dict[str, list[str]]]:
 def places(wanted: Sequence[str], available: Sequence[str]) -> list[int | None]:
     """Where each wanted name stands in a list, spelt alike or the same class; None where it does not."""
     exact = {name: i for i, name in enumerate(available)}
-    same = {normalised(TAG.sub("", name)): i for i, name in enumerate(available)}
-    return [exact.get(name, same.get(normalised(TAG.sub("", name)))) for name in wanted]
+    same = {normalised(MARKS.sub("", name)): i for i, name in enumerate(available)}
+    return [exact.get(name, same.get(normalised(MARKS.sub("", name)))) for name in wanted]
 
 
 @dataclass(frozen=True)
@@ -124,32 +132,44 @@ class Near:
 
 
 def near_pairs(names: Sequence[str]) -> list[Near]:
-    """Pairs of different names that look, sound or contain alike, the likeliest first."""
+    """Pairs of different names that look, sound or contain alike, the likeliest first. Among more than `MANY` names
+    only those that look alike or consist of the same words are found: comparing all spellings would take minutes."""
+    keys = [normalised(name) for name in names]
+    looks = [skeleton(name) for name in names]
+    stems = [tuple(sorted(stem(word) for word in words_of(name))) for name in names]
     found = []
-    for i, first in enumerate(names):
-        for second in names[i + 1 :]:
-            pair = _compare(first, second)
-            if pair is not None:
-                found.append(pair)
+    for i, j in _pairs_to_compare(looks, stems):
+        if keys[i] == keys[j]:
+            continue
+        if looks[i] == looks[j]:
+            found.append(Near(names[i], names[j], 1.0, "look alike"))
+        elif stems[i] == stems[j]:
+            found.append(Near(names[i], names[j], 0.95, "same words"))
+        elif (ratio := _similarity(keys[i], keys[j])) >= NEAR:
+            found.append(Near(names[i], names[j], round(ratio, 2), "similar spelling"))
+        else:
+            small, large = sorted((set(stems[i]), set(stems[j])), key=len)
+            if small and small < large and len(large) - len(small) == 1:
+                found.append(Near(names[i], names[j], round(len(small) / len(large), 2), "one contains the other"))
     return sorted(found, key=lambda pair: (-pair.score, pair.first, pair.second))
 
 
-def _compare(first: str, second: str) -> Near | None:
-    a, b = normalised(first), normalised(second)
-    if a == b:
-        return None
-    if skeleton(first) == skeleton(second):
-        return Near(first, second, 1.0, "look alike")
-    stems = [tuple(stem(word) for word in words_of(name)) for name in (first, second)]
-    if sorted(stems[0]) == sorted(stems[1]):
-        return Near(first, second, 0.95, "same words")
-    ratio = difflib.SequenceMatcher(None, a, b, autojunk=False).ratio()
-    if ratio >= NEAR:
-        return Near(first, second, round(ratio, 2), "similar spelling")
-    small, large = sorted((set(stems[0]), set(stems[1])), key=len)
-    if small and small < large and len(large) - len(small) == 1:
-        return Near(first, second, round(len(small) / len(large), 2), "one contains the other")
-    return None
+def _pairs_to_compare(looks: Sequence[str], stems: Sequence[tuple[str, ...]]) -> Iterable[tuple[int, int]]:
+    if len(looks) <= MANY:
+        return itertools.combinations(range(len(looks)), 2)
+    groups: dict[object, list[int]] = {}
+    for i, (look, words) in enumerate(zip(looks, stems, strict=True)):
+        groups.setdefault(look, []).append(i)
+        groups.setdefault(words, []).append(i)
+    return sorted({pair for group in groups.values() for pair in itertools.combinations(group[:MANY], 2)})
+
+
+def _similarity(a: str, b: str) -> float:
+    """Share of letters in common, 0 as soon as it is certainly below `NEAR`."""
+    if 2 * min(len(a), len(b)) < NEAR * (len(a) + len(b)):
+        return 0.0
+    matcher = difflib.SequenceMatcher(None, a, b, autojunk=False)
+    return matcher.ratio() if matcher.quick_ratio() >= NEAR else 0.0
 
 
 @dataclass(frozen=True)

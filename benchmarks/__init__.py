@@ -1,1 +1,0 @@
-"""What is measured, and the plain baselines it is measured against."""

@@ -1,0 +1,62 @@
+"""FedPU (Lin et al., ICML 2022): rows without a label are a mixture, and what is known of it enters the loss."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from fedalign import losses
+from fedalign.algorithm import Algorithm
+from fedalign.types import Examples, Visit
+
+
+@dataclass(frozen=True)
+class FedPU(Algorithm):
+    """Single-label: with l(i) = -log(1 - p_i), rows without a local label add the mean of l(i) over the client's
+    classes i, less own_prior * l(y) of its labelled rows (the share of unlabelled rows that belong to a class of its
+    own; 0 when, as here, every row of such a class is labelled); labelled rows add other_prior times the mean of l(j)
+    over the classes j of others. Every sum is divided by the rows drawn, as the task loss is.
+
+    Multi-label: every entry of the client's classes is labelled, so only the last term remains, which takes rows for
+    negatives of classes nobody looked at. With strength = 0 this is FedAvg in both tasks.
+    """
+
+    strength: Annotated[float, Field(ge=0)] = 1.0
+    own_prior: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    other_prior: Annotated[float, Field(ge=0, le=1)] = 0.05
+    clip: bool = False  # never let the estimated negative risk fall below zero
+
+    def carries_loss(self, visit: Visit) -> Tensor:
+        needed = super().carries_loss(visit)
+        return needed | visit.data.known.any(1) if self.strength else needed
+
+    def objective(self, visit: Visit, batch: Examples) -> Tensor:
+        logits = visit.model(batch.x, visit.noise)
+        loss = self.task_loss(visit, batch, logits)
+        if not self.strength:
+            return loss
+        risk = self.single(logits, batch) if visit.model.task == "single" else self.multi(logits, batch)
+        return loss + self.strength * risk
+
+    def single(self, logits: Tensor, batch: Examples) -> Tensor:
+        not_this = -torch.log1p(-torch.softmax(logits, -1).clamp(max=1 - 1e-6))  # (n, C) l
+        own, others = batch.classes.float(), (~batch.classes).float()
+        unlabelled = losses.none_of_own(batch).float()  # (n,)
+        labelled = ((batch.y > 0) & batch.known).any(1).float()
+        negative = torch.einsum("nc,n,c->", not_this, unlabelled, own) / own.sum().clamp(min=1)
+        negative = negative - self.own_prior * (not_this * batch.y * batch.known).sum()
+        if self.clip:
+            negative = negative.clamp(min=0)
+        elsewhere = torch.einsum("nc,n,c->", not_this, labelled, others) / others.sum().clamp(min=1)
+        return (negative + self.other_prior * elsewhere) / batch.drawn
+
+    def multi(self, logits: Tensor, batch: Examples) -> Tensor:
+        not_this = -torch.nn.functional.logsigmoid(-logits)
+        return self.other_prior * not_this[:, ~batch.classes].sum() / (batch.drawn * logits.shape[1])
+
+
+algorithm = FedPU

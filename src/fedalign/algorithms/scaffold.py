@@ -1,0 +1,73 @@
+"""Scaffold (Karimireddy et al., ICML 2020): control variates estimate the drift of each client and take it out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from fedalign.aggregate import added
+from fedalign.algorithm import Algorithm
+from fedalign.model import DualEncoder
+from fedalign.types import Arrays, Server, Update, Visit
+
+CONTROL = "control:"  # prefix of a weight's control variate
+
+
+@dataclass(frozen=True)
+class Scaffold(Algorithm):
+    """After each optimiser step the weights move by -rate * (c - c_m). Both variates are in units of a mean step
+    divided by the rate (Option II), so they fit Adam's steps as well as plain gradients. With control = 0 this is
+    FedAvg. The same in both tasks; rows of classes without a loss have steps near zero.
+    """
+
+    control: Annotated[float, Field(ge=0)] = 1.0
+    server_rate: Annotated[float, Field(gt=0)] = 1.0
+
+    def start(self, model: DualEncoder, num_clients: int) -> Server:
+        server = super().start(model, num_clients)
+        zeros = {CONTROL + name: torch.zeros_like(value) for name, value in server.weights.items()}
+        return replace(server, extra=zeros) if self.control else server
+
+    def correct(self, visit: Visit) -> None:
+        if self.control:
+            with torch.no_grad():
+                for name, weight, rate in rates(visit):
+                    weight.sub_(rate * self.control * (visit.received[CONTROL + name] - own(visit, name)))
+
+    def finish(self, visit: Visit) -> tuple[Arrays, Arrays]:
+        if not self.control:
+            return {}, {}
+        start = visit.start.arrays()
+        change, new = {}, {}
+        for name, weight, rate in rates(visit):
+            step = (start[name] - weight.detach()) / (max(visit.steps, 1) * rate)
+            change[CONTROL + name] = step - visit.received[CONTROL + name] if visit.steps else torch.zeros_like(step)
+            new[CONTROL + name] = own(visit, name) + change[CONTROL + name]
+        return change, new
+
+    def aggregate(self, server: Server, updates: Sequence[Update]) -> Server:
+        moved = super().aggregate(server, updates)
+        weights = {k: torch.lerp(old, moved.weights[k], self.server_rate) for k, old in server.weights.items()}
+        # over all clients, not only the chosen: an absent client's variate is as it was
+        extra = added(server.extra, [update.extra for update in updates], 1 / server.num_clients)
+        return replace(moved, weights=weights, extra=extra)
+
+
+def rates(visit: Visit) -> Iterator[tuple[str, nn.Parameter, float]]:
+    """Each weight with the learning rate it is trained at."""
+    labels = {id(parameter) for parameter in visit.model.label_parameters()}
+    for name, weight in visit.model.named_parameters():
+        yield name, weight, (visit.config.label_lr or visit.config.lr) if id(weight) in labels else visit.config.lr
+
+
+def own(visit: Visit, name: str) -> Tensor:
+    """The client's variate, zero before its first visit."""
+    return visit.memory.get(CONTROL + name, torch.zeros_like(visit.received[CONTROL + name]))
+
+
+algorithm = Scaffold

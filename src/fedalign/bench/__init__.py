@@ -1,0 +1,1 @@
+"""Seconds, operations and memory, ours beside an ordinary padded implementation of the same training."""

@@ -1,0 +1,213 @@
+"""Measures one side in a process of its own, so that neither threads nor memory of the other disturb it."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from fedalign import config as configs
+from fedalign import experiment, losses
+from fedalign.bench import padded
+from fedalign.client import Onlooker, Workbench, visit
+from fedalign.config import Config
+from fedalign.engines.local import Local
+from fedalign.errors import UserError
+from fedalign.federate import Plan, choose
+from fedalign.types import Examples, Sequences
+
+Side = Literal["packed", "padded"]
+PHASES = ("train", "align", "evaluate", "validate", "aggregate", "round")
+
+
+def start(side: Side, config: Config, client: int, repeats: int) -> dict[str, Any]:
+    """Runs a side in its own process and returns what it measured."""
+    asked = {"side": side, "config": configs.to_toml(config), "client": client, "repeats": repeats}
+    done = subprocess.run([sys.executable, "-m", __name__, json.dumps(asked)], stdout=subprocess.PIPE, text=True)
+    if done.returncode:
+        raise UserError(f"measuring the {side} side failed; see the message above")
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def matmul_rate(threads: int, size: int = 1024, seconds: float = 1.0) -> float:
+    """Floating-point operations a second of float32 matrix products, the machine's own measure."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    a, b = torch.randn(size, size), torch.randn(size, size)
+    best = 0.0
+    try:
+        for _ in range(3):
+            torch.mm(a, b)
+            began, count = time.perf_counter(), 0
+            while time.perf_counter() - began < seconds / 3:
+                torch.mm(a, b)
+                count += 1
+            best = max(best, 2 * size**3 * count / (time.perf_counter() - began))
+    finally:
+        torch.set_num_threads(before)
+    return best
+
+
+def forward_flops(lengths: Tensor, plan: Plan) -> float:
+    """Multiplications and additions of the encoder's matrix products, on real steps only."""
+    o = plan.config.encoder.options
+    d, hidden, layers = o["dim"], o["feedforward"], o["layers"]
+    shape = plan.federation.inputs.shape
+    steps = lengths.double().clamp(max=o["max_length"])
+    inner = layers * (steps * (8 * d * d + 4 * d * hidden) + 4 * steps**2 * d)
+    return float((inner + (steps * 2 * d * shape.size if shape.kind == "series" else 0)).sum())
+
+
+def lengths_of(data: Examples) -> Tensor:
+    if not isinstance(data.x, Sequences):
+        raise UserError("bench measures sequences; choose a preset with text or series, such as r8-8")
+    return data.x.lengths
+
+
+def watched(work: Callable[[], object], repeats: int) -> dict[str, float]:
+    """Median seconds of several goes and the highest memory while they ran."""
+    _reset_peak()
+    times = []
+    for _ in range(repeats):
+        began = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - began)
+    return {"seconds": statistics.median(times), "peak_mb": _peak()}
+
+
+def _reset_peak() -> None:
+    clear = Path("/proc/self/clear_refs")
+    if clear.exists():
+        clear.write_text("5")
+
+
+def _peak() -> float:
+    status = Path("/proc/self/status")
+    if not status.exists():
+        return float("nan")
+    line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
+    return int(line.split()[1]) / 1024
+
+
+class Clock(Onlooker):
+    """Notes when alignment ends and training begins."""
+
+    def __init__(self) -> None:
+        self.prepared_at = 0.0
+
+    def prepared(self, data: Examples) -> None:
+        self.data = data
+        self.prepared_at = time.perf_counter()
+
+
+def packed(plan: Plan, client: int, repeats: int) -> dict[str, Any]:
+    """Ours: one thread for one client, all of them for a round."""
+    config, party = plan.config, plan.federation.parties[client]
+    once = config.training.model_copy(update={"epochs": 1})
+    server, bench = plan.start(), Workbench(plan.model)
+    torch.set_num_threads(1)
+    goes, clock = [], Clock()
+    _reset_peak()
+    for number in range(repeats + 1):  # the first warms the caches
+        began = time.perf_counter()
+        visit(plan.algorithm, bench, server, party.train, {}, once, (1, number, client), clock)
+        goes.append((clock.prepared_at - began, time.perf_counter() - clock.prepared_at))
+    memory = _peak()
+    needed = lengths_of(party.train)[plan.algorithm.carries_loss(_visit_of(plan, bench, clock.data))]
+    passes = 3 * len(plan.algorithm.phases(plan.model)[:1]) + (len(plan.algorithm.phases(plan.model)) - 1)
+    found: dict[str, Any] = {
+        "align": {
+            "seconds": statistics.median(a for a, _ in goes[1:]),
+            "peak_mb": memory,
+            "flops": forward_flops(lengths_of(party.train), plan),
+            "steps": int(lengths_of(party.train).sum()),
+        },
+        "train": {
+            "seconds": statistics.median(t for _, t in goes[1:]),
+            "peak_mb": memory,
+            "flops": passes * forward_flops(needed, plan),
+            "steps": int(needed.sum()),
+        },
+    }
+    chosen = choose(config.seed, 1, len(plan.federation.parties), config.clients_per_round)
+    test = plan.federation.test
+    assert test is not None
+    with Local().open(plan) as engine:
+        workers = engine.pool._max_workers
+        found["evaluate"] = watched(lambda: engine.score(server.weights), repeats + 1)
+        found["evaluate"] |= {"flops": forward_flops(lengths_of(test), plan), "steps": int(lengths_of(test).sum())}
+        if plan.federation.parties[0].validation is not None:
+            found["validate"] = watched(lambda: engine.validate(server.weights), repeats)
+        updates = [reply.update for reply in engine.train(server, 1, chosen) if reply.update is not None]
+        found["aggregate"] = watched(lambda: plan.algorithm.aggregate(server, updates), repeats)
+
+        def one_round() -> None:
+            replies = engine.train(server, 1, chosen)
+            moved = plan.algorithm.aggregate(server, [r.update for r in replies if r.update is not None])
+            engine.score(moved.weights)
+
+        found["round"] = watched(one_round, max(1, repeats // 2))
+    return {"phases": found, "workers": workers}
+
+
+def _visit_of(plan: Plan, bench: Workbench, data: Examples) -> Any:
+    from fedalign.noise import Noise
+    from fedalign.types import Visit
+
+    return Visit(bench.model, bench.start, data, plan.config.training, {}, {}, Noise(0))
+
+
+def baseline(plan: Plan, client: int, repeats: int) -> dict[str, Any]:
+    """The padded side, with torch's own choice of threads. Its round is put together from its phases."""
+    config, party, test = plan.config, plan.federation.parties[client], plan.federation.test
+    model, size = padded.Padded(plan.model), config.training.batch_size
+    assert test is not None
+    found = {
+        "train": watched(lambda: padded.train_epoch(model, party.train, size, config.training.lr), repeats),
+        "align": watched(lambda: padded.align(model, party.train, size), repeats),
+        "evaluate": watched(lambda: padded.evaluate(model, test, size), repeats),
+    }
+    held = [p.validation for p in plan.federation.parties if p.validation is not None]
+    if held:
+        found["validate"] = watched(lambda: [padded.evaluate(model, part, size) for part in held], repeats)
+    seconds = {name: phase["seconds"] for name, phase in found.items()}
+    visits = min(config.clients_per_round, len(plan.federation.parties))
+    one = config.training.epochs * seconds["train"] + seconds["align"] + seconds.get("validate", 0.0)
+    peak = max(phase["peak_mb"] for phase in found.values())
+    found["round"] = {"seconds": visits * one + seconds["evaluate"], "peak_mb": peak}
+    return {"phases": found, "workers": torch.get_num_threads()}
+
+
+def in_the_middle(plan: Plan) -> int:
+    """The client whose labelled rows have the median number of steps."""
+    parts = [party.train for party in plan.federation.parties]
+    work = [int(lengths_of(part)[losses.carries_loss(part, plan.federation.task)].sum()) for part in parts]
+    return sorted(range(len(work)), key=work.__getitem__)[len(work) // 2]
+
+
+def main() -> None:
+    import tomllib
+
+    asked = json.loads(sys.argv[1])
+    plan = experiment.plan(configs.from_table(tomllib.loads(asked["config"])))
+    cores = torch.get_num_threads()
+    rate = matmul_rate(cores)
+    one = matmul_rate(1)
+    side = packed if asked["side"] == "packed" else baseline
+    client = asked["client"] if asked["client"] >= 0 else in_the_middle(plan)
+    found = side(plan, client, asked["repeats"])
+    found |= {"client": client, "matmul": rate, "matmul_one_thread": one, "cores": cores}
+    sys.stdout.write(json.dumps(found) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,156 @@
+"""A grid of runs, methods by seeds, that can be stopped and resumed anywhere, and the table it ends with."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedalign import config as configs
+from fedalign import experiment
+from fedalign.config import Config
+from fedalign.errors import UserError, nearest
+from fedalign.files import write_atomically
+from fedalign.paper.methods import GROUPS, METHODS, Method
+from fedalign.runfolder import RunFolder
+
+MEASURES = ("f1", "accuracy")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of the grid."""
+
+    method: str
+    rate: float | None  # the learning rate tried, where more than one is
+    seed: int
+    config: Config
+    folder: Path
+
+
+@dataclass(frozen=True)
+class Row:
+    """A method's line of the table: per-seed scores of its better rate."""
+
+    method: str
+    title: str
+    rate: float | None
+    seeds: list[int]
+    scores: dict[str, list[float]]  # of the last round
+    tail: dict[str, list[float]]  # of the mean of the last rounds
+    traffic: dict[str, float]
+
+    def mean(self, measure: str) -> float:
+        return statistics.fmean(self.scores[measure])
+
+    def spread(self, measure: str) -> float | None:
+        values = self.scores[measure]
+        return statistics.stdev(values) if len(values) > 1 else None
+
+
+def methods_named(words: Sequence[str]) -> list[str]:
+    """Method names from a list of methods and groups, in order, each once."""
+    found: dict[str, None] = {}
+    for word in words:
+        if word not in METHODS and word not in GROUPS and not word.endswith(".py"):
+            raise UserError(f"unknown method {word!r}{nearest(word, [*METHODS, *GROUPS])}")
+        found.update(dict.fromkeys(GROUPS.get(word, [word])))
+    return list(found)
+
+
+def method(name: str) -> Method:
+    """A row of the tables, or an algorithm's file as it is."""
+    return METHODS.get(name) or Method(Path(name).stem, {"algorithm": {"name": name}})
+
+
+def grid(
+    preset: str, names: Sequence[str], seeds: int, out: Path, overrides: Sequence[str] = (), rounds: int | None = None
+) -> list[Cell]:
+    """All runs, seed by seed, so that an interrupted comparison still compares all methods."""
+    base = configs.load(preset, overrides, rounds=rounds)
+    cells = []
+    for number in range(seeds):
+        for name in names:
+            chosen = method(name)
+            for rate in rates(base, chosen):
+                settings: dict[str, Any] = {"seed": base.seed + number}
+                if rate is not None:
+                    settings["training"] = {"lr": rate, "label_lr": rate}
+                config = configs.overlaid(base, chosen.settings, settings)
+                label = Path(name).stem if rate is None else f"{name}@{rate:g}"
+                cells.append(Cell(name, rate, config.seed, config, out / label / f"seed-{config.seed}"))
+    return cells
+
+
+def rates(base: Config, chosen: Method) -> list[float | None]:
+    """The published code trains FedAlign's two encoders at two rates and FedAvg at the second alone; where they differ,
+    other methods are tried at both."""
+    label = base.training.label_lr
+    if chosen.follows_rates or label is None or label == base.training.lr:
+        return [None]
+    return [base.training.lr, label]
+
+
+def play(cells: Sequence[Cell], watch: Callable[[Cell], experiment.Watch]) -> Iterator[Cell]:
+    """Runs what is not finished yet, resuming what was begun."""
+    for cell in cells:
+        folder = RunFolder(cell.folder)
+        if folder.finished:
+            folder.check_same(cell.config)
+        else:
+            begun = (cell.folder / "config.toml").is_file()
+            experiment.run(cell.config, cell.folder, resume=begun, watch=watch(cell))
+        yield cell
+
+
+def table(cells: Sequence[Cell]) -> list[Row]:
+    """One row a method, of the runs that are finished."""
+    found: dict[tuple[str, float | None], list[tuple[Cell, dict[str, Any]]]] = {}
+    for cell in cells:
+        path = cell.folder / "result.json"
+        if path.is_file():
+            result = json.loads(path.read_text(encoding="utf-8"))
+            found.setdefault((cell.method, cell.rate), []).append((cell, result))
+    rows = []
+    for name in dict.fromkeys(cell.method for cell in cells):
+        tried = [(rate, runs) for (n, rate), runs in found.items() if n == name]
+        if tried:
+            rate, runs = max(tried, key=lambda pair: statistics.fmean(_validation(r) for _, r in pair[1]))
+            rows.append(_row(name, rate, runs))
+    return rows
+
+
+def _validation(result: dict[str, Any]) -> float:
+    return float(result.get("validation", result["last"])["f1"])
+
+
+def _row(name: str, rate: float | None, runs: list[tuple[Cell, dict[str, Any]]]) -> Row:
+    results = [result for _, result in runs]
+    return Row(
+        name,
+        method(name).title,
+        rate,
+        [cell.seed for cell, _ in runs],
+        {key: [100 * r["last"][key] for r in results] for key in MEASURES},
+        {key: [100 * r["mean_of_last"][key] for r in results] for key in MEASURES},
+        results[0].get("traffic", {}),
+    )
+
+
+def write_csv(rows: Sequence[Row], path: Path) -> None:
+    """results.csv: a line a method and seed."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    columns = ["f1", "accuracy", "f1_mean_of_last", "accuracy_mean_of_last"]
+    writer.writerow(["method", "title", "rate", "seed", *columns, "bytes_down", "bytes_up", "bytes_kept"])
+    for row in rows:
+        for i, seed in enumerate(row.seeds):
+            scores = [row.scores["f1"][i], row.scores["accuracy"][i], row.tail["f1"][i], row.tail["accuracy"][i]]
+            sizes = [row.traffic.get(key, "") for key in ("down", "up", "kept")]
+            writer.writerow([row.method, row.title, row.rate or "", seed, *(f"{s:.2f}" for s in scores), *sizes])
+    write_atomically(path, text.getvalue())

@@ -1,0 +1,242 @@
+"""The engine on Flower: the same visits, carried by Flower's messages.
+
+Transport and storage only. A message carries the run's configuration as text, the server's arrays and, in a
+simulation, the client's memory; the reply carries the update. Simulations run Flower's Ray backend from this process;
+`fedalign.deployment` uses the same engine inside a ServerApp for parties on other machines.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Annotated, Any
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from fedalign import config as configs
+from fedalign import messages
+from fedalign.client import Workbench, visit
+from fedalign.engines import local
+from fedalign.errors import UserError
+from fedalign.federate import Plan, Reply
+from fedalign.memory import ClientMemory
+from fedalign.types import Arrays, Server, size_of
+
+if TYPE_CHECKING:
+    from flwr.app import Context, Message, RecordDict
+    from flwr.clientapp import ClientApp
+    from flwr.serverapp import Grid
+
+# Flower and Ray report home unless told not to; the fourth keeps a server from installing an app's dependencies
+QUIET = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+}
+
+
+@dataclass(frozen=True)
+class Flower:
+    """timeout: seconds a round may take. cpus: cores a simulated client has."""
+
+    timeout: Annotated[float, Field(gt=0)] = 3600.0
+    cpus: Annotated[int, Field(ge=1)] = 1
+    memory_mb: Annotated[int, Field(ge=1)] = 1024
+
+    @contextmanager
+    def open(self, plan: Plan, memory: ClientMemory | None = None) -> Iterator[FlowerEngine]:
+        """Starts a simulation with one virtual node a client, on a Ray cluster if RAY_ADDRESS names one."""
+        os.environ.update(QUIET)
+        require_flower()
+        with ExitStack() as stack:
+            here = stack.enter_context(local.Local(memory_mb=self.memory_mb).open(plan, memory))
+            grid = stack.enter_context(simulation(len(plan.federation.parties), self.cpus))
+            yield FlowerEngine(plan, grid, here, self.timeout)
+
+
+def require_flower() -> None:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        found = version("flwr")
+    except PackageNotFoundError as error:
+        raise UserError("the flower engine needs Flower; install it with: pip install 'fedalign[flower]'") from error
+    if not found.startswith("1.41."):
+        raise UserError(
+            f"the flower engine was made for flwr 1.41, not {found}; pip install 'flwr[simulation]==1.41.*'"
+        )
+
+
+@contextmanager
+def simulation(nodes: int, cpus: int) -> Iterator[Grid]:
+    """Flower's Ray simulation in a thread; hands out the grid that its ServerApp is given."""
+    import logging
+
+    from flwr.serverapp import ServerApp
+    from flwr.simulation import run_simulation
+
+    logging.getLogger("flwr").setLevel(logging.ERROR)
+    ready, done = threading.Event(), threading.Event()
+    handed: list[Grid] = []
+    failures: list[BaseException] = []
+    server = ServerApp()
+
+    @server.main()
+    def main(grid: Grid, context: Context) -> None:
+        handed.append(grid)
+        ready.set()
+        done.wait()
+
+    def run() -> None:
+        try:
+            init: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False, "logging_level": "error"}
+            if "RAY_ADDRESS" not in os.environ:
+                init["num_cpus"] = local.cores()
+            run_simulation(
+                server,
+                client_app(),
+                nodes,
+                backend_config={
+                    "init_args": init,
+                    "client_resources": {"num_cpus": cpus, "num_gpus": 0.0},
+                },
+            )
+        except BaseException as error:  # whatever it is, the waiting side must hear of it
+            failures.append(error)
+        finally:
+            ready.set()
+
+    thread = threading.Thread(target=run, name="flower-simulation", daemon=True)
+    thread.start()
+    ready.wait()
+    if not handed:
+        raise UserError(f"Flower's simulation did not start: {failures[0] if failures else 'no reason given'}")
+    try:
+        yield handed[0]
+    finally:
+        done.set()
+        thread.join(timeout=60)
+
+
+class FlowerEngine:
+    """Trains over a grid; scores here, where a simulation has all rows."""
+
+    def __init__(self, plan: Plan, grid: Grid, here: local.LocalEngine, timeout: float) -> None:
+        self.plan, self.grid, self.here, self.timeout = plan, grid, here, timeout
+        self.text = configs.to_toml(plan.config)
+        self.on_visit = here.on_visit
+        self.nodes: list[int] = []
+
+    def train(self, server: Server, round_number: int, chosen: Sequence[int]) -> list[Reply]:
+        from flwr.app import ConfigRecord, Message, RecordDict
+
+        nodes = self._nodes()
+        letters = []
+        for client in chosen:
+            content = RecordDict({"task": ConfigRecord({"round": round_number, "client": client, "config": self.text})})
+            messages.put(content, "weights", server.weights)
+            messages.put(content, "extra", server.extra)
+            messages.put(content, "memory", self.here.memory.get(client))
+            letters.append(Message(content, dst_node_id=nodes[client], message_type="train"))
+        sent = dict(zip(self.grid.push_messages(letters), chosen, strict=True))
+        return self._collect(sent, chosen)
+
+    def _nodes(self) -> list[int]:
+        """Virtual nodes in a fixed order; client m is node m."""
+        wanted = len(self.plan.federation.parties)
+        deadline = time.monotonic() + self.timeout
+        while len(self.nodes) < wanted:
+            self.nodes = sorted(self.grid.get_node_ids())
+            if time.monotonic() > deadline:
+                raise UserError(f"only {len(self.nodes)} of {wanted} virtual nodes came up; raise engine.timeout")
+            time.sleep(0.01)
+        return self.nodes
+
+    def _collect(self, sent: Mapping[str, int], chosen: Sequence[int]) -> list[Reply]:
+        found: dict[int, Reply] = {}
+        waiting = set(sent)
+        deadline = time.monotonic() + self.timeout
+        while waiting and time.monotonic() < deadline:
+            for message in self.grid.pull_messages(waiting):
+                number = message.metadata.reply_to_message_id
+                waiting.discard(number)
+                client = sent[number]
+                found[client] = self._reply(client, message)
+                self.on_visit(client)
+            if waiting:
+                time.sleep(0.01)
+        return [found.get(client, Reply(client, None, "no reply in time")) for client in chosen]
+
+    def _reply(self, client: int, message: Message) -> Reply:
+        if message.has_error():
+            return Reply(client, None, f"failed: {message.error.reason}")
+        content = message.content
+        memory = messages.get(content, "memory")
+        self.here.memory.put(client, memory)
+        return Reply(client, messages.get_update(content), kept=size_of(memory), notes=dict(content["notes"]))
+
+    def score(self, weights: Arrays, thresholds: Tensor | None = None) -> Tensor | None:
+        return self.here.score(weights, thresholds)
+
+    def validate(self, weights: Arrays, grid: Tensor | None = None) -> Tensor | None:
+        return self.here.validate(weights, grid)
+
+
+# --- the client's side -----------------------------------------------------------------------------------------------
+
+
+def client_app() -> ClientApp:
+    from flwr.clientapp import ClientApp
+
+    app = ClientApp()
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        from flwr.app import Message as FlowerMessage
+
+        return FlowerMessage(simulated_visit(message.content), reply_to=message)
+
+    return app
+
+
+@lru_cache(maxsize=2)
+def rebuilt(text: str) -> tuple[Plan, Workbench]:
+    """The plan that this configuration text describes, built once a process."""
+    from fedalign import experiment
+
+    torch.set_num_threads(1)
+    plan = experiment.plan(configs.from_table(tomllib.loads(text)))
+    return plan, Workbench(plan.model)
+
+
+def simulated_visit(content: RecordDict) -> RecordDict:
+    """One visit of a client whose rows the configuration describes."""
+    from flwr.app import MetricRecord
+    from flwr.app import RecordDict as FlowerRecords
+
+    task = content["task"]
+    plan, bench = rebuilt(str(task["config"]))
+    client = int(task["client"])
+    party = plan.federation.parties[client]
+    onlooker = local.Bystander(party, threading.Event())
+    weights, extra, memory = (messages.get(content, name) for name in ("weights", "extra", "memory"))
+    server = Server(weights, len(plan.federation.parties), plan.model.class_rows, extra)
+    key = (plan.config.seed, int(task["round"]), client)
+    update, memory = visit(plan.algorithm, bench, server, party.train, memory, plan.config.training, key, onlooker)
+    reply = FlowerRecords()
+    messages.put_update(reply, update)
+    messages.put(reply, "memory", memory)
+    reply["notes"] = MetricRecord(dict(onlooker.notes))
+    return reply
+
+
+engine = Flower

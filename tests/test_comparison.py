@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from fedalign import comparison, config, experiment
+from fedalign.config import to_toml
+from fedalign.errors import UserError
+from fedalign.paper.methods import GROUPS, METHODS
+from federations import script, tiny
+from test_cli import fedalign
+
+
+@pytest.fixture
+def preset(tmp_path: Path) -> str:
+    return str(script(tmp_path, "tiny.toml", to_toml(tiny("fedalign", rounds=2))))
+
+
+def test_every_row_of_the_tables_is_a_valid_configuration() -> None:
+    assert len(GROUPS["table2"]) == 9
+    cells = comparison.grid("r8-8", list(METHODS), 1, Path("x"))
+    by_name = {cell.method: cell.config for cell in cells}
+    assert by_name["fedprox-0.001"].algorithm.options["mu"] == 0.001
+    assert by_name["fedalign-no-semantics"].algorithm.options["near"] == 99.0  # an ablation keeps the preset's options
+    assert by_name["fedavg"].algorithm.name == "fedavg"
+    assert "near" not in by_name["fedavg"].algorithm.options
+    assert by_name["centralised"].partition.kind == "centralised"
+    assert by_name["fedalign-plus"].algorithm.options["complement"] is True
+
+
+def test_baselines_are_tried_at_both_rates_where_the_published_code_differs() -> None:
+    cells = comparison.grid("r8-8", ["fedavg", "fedalign"], 1, Path("x"), ["training.label_lr=0.005"])
+    assert [(c.method, c.rate) for c in cells] == [("fedavg", 0.001), ("fedavg", 0.005), ("fedalign", None)]
+    assert cells[1].config.training.lr == 0.005
+    assert cells[2].config.training.label_lr == 0.005
+
+
+def test_a_comparison_ends_with_a_table_and_a_file(
+    preset: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "all"
+    arguments = ["compare", preset, "--algorithms", "fedavg,fedalign", "--seeds", "2", "--out", out]
+    assert fedalign(*arguments) == 0
+    shown = capsys.readouterr().out
+    assert "FedAvg" in shown
+    assert "±" in shown
+    with (out / "results.csv").open() as stream:
+        rows = list(csv.DictReader(stream))
+    assert [(row["method"], row["seed"]) for row in rows] == [(m, s) for m in ("fedavg", "fedalign") for s in "34"]
+    assert all(int(row["bytes_up"]) > 0 for row in rows)
+    assert (out / "fedalign" / "seed-4" / "model.safetensors").is_file()
+
+
+def test_an_interrupted_comparison_goes_on_where_it_stopped(
+    preset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed in the second run's second round: the first run is not repeated, the second is resumed."""
+    out = tmp_path / "all"
+    cells = comparison.grid(preset, ["fedavg", "fedalign", "fedprox-0.001"], 1, out)
+    whole = comparison.grid(preset, ["fedavg", "fedalign", "fedprox-0.001"], 1, tmp_path / "whole")
+    list(comparison.play(whole, lambda cell: experiment.Watch()))
+
+    class Killed(BaseException):
+        pass
+
+    def watch(cell: comparison.Cell) -> experiment.Watch:
+        def stop(now: experiment.Round, seconds: float) -> None:
+            if cell.method == "fedalign" and now.number == 1:
+                raise Killed
+
+        return experiment.Watch(on_round=stop)
+
+    with pytest.raises(Killed):
+        list(comparison.play(cells, watch))
+    begun: list[tuple[str, int]] = []
+
+    def noting(cell: comparison.Cell) -> experiment.Watch:
+        return experiment.Watch(on_start=lambda plan, done: begun.append((cell.method, done)))
+
+    list(comparison.play(cells, noting))
+    assert begun == [("fedalign", 1), ("fedprox-0.001", 0)]
+    for ours, theirs in zip(cells, whole, strict=True):
+        for name in ("metrics.jsonl", "model.safetensors"):
+            assert (ours.folder / name).read_bytes() == (theirs.folder / name).read_bytes()
+
+
+def test_the_better_rate_is_chosen_on_validation_not_on_test(tmp_path: Path) -> None:
+    import json
+
+    cells = comparison.grid("r8-8", ["fedavg"], 1, tmp_path, ["training.label_lr=0.005"])
+    for cell, test, held in zip(cells, (0.9, 0.5), (0.2, 0.6), strict=True):
+        cell.folder.mkdir(parents=True)
+        scores = {"f1": test, "accuracy": test}
+        result = {"last": scores, "mean_of_last": scores, "validation": {"f1": held}}
+        (cell.folder / "result.json").write_text(json.dumps(result))
+    (row,) = comparison.table(cells)
+    assert row.rate == 0.005
+    assert row.mean("f1") == pytest.approx(50)
+
+
+def test_an_own_algorithm_file_can_be_compared(preset: str, tmp_path: Path) -> None:
+    mine = script(
+        tmp_path,
+        "mine.py",
+        "from dataclasses import dataclass\nfrom fedalign.algorithm import Algorithm\n"
+        "@dataclass(frozen=True)\nclass Mine(Algorithm):\n    pass\nalgorithm = Mine\n",
+    )
+    out = tmp_path / "all"
+    assert fedalign("compare", preset, "--algorithms", f"fedavg,{mine}", "--rounds", "1", "--out", out) == 0
+    a, b = ((out / name / "seed-3" / "model.safetensors").read_bytes() for name in ("fedavg", "mine"))
+    assert a == b
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["r8-8", "--algorithms", "fedalgin"], "unknown method 'fedalgin'; did you mean fedalign?"),
+        (["nothing"], "unknown preset 'nothing'"),
+        (["r8-8", "--set", "rounds=x"], "rounds: input should be a valid integer"),
+    ],
+)
+def test_mistakes_are_named(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert fedalign("compare", *arguments) == 2
+    assert message in capsys.readouterr().err.replace("\n", " ")
+
+
+def test_another_configuration_in_the_same_folder_is_refused(preset: str, tmp_path: Path) -> None:
+    out = tmp_path / "all"
+    first = comparison.grid(preset, ["fedavg"], 1, out)
+    list(comparison.play(first, lambda cell: experiment.Watch()))
+    other = comparison.grid(preset, ["fedavg"], 1, out, ["training.epochs=3"])
+    with pytest.raises(UserError, match="another configuration"):
+        list(comparison.play(other, lambda cell: experiment.Watch()))
+    assert config.presets()

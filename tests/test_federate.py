@@ -1,0 +1,156 @@
+"""The server's loop with clients that fail, lie or stay away."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedalign.engines.local import Local, LocalEngine
+from fedalign.errors import UserError
+from fedalign.federate import Plan, Reply, Round, rounds
+from fedalign.types import Server, Update
+from federations import plan, same, script
+from test_cli import fedalign
+
+Spoil = Callable[[Update], Update]
+
+
+class Unreliable:
+    """A local engine in which one client's replies are spoilt."""
+
+    def __init__(self, engine: LocalEngine, client: int, spoil: Spoil | None) -> None:
+        self.engine, self.client, self.spoil = engine, client, spoil
+        self.score, self.validate = engine.score, engine.validate
+
+    def train(self, server: Server, round_number: int, chosen: Sequence[int]) -> list[Reply]:
+        replies = self.engine.train(server, round_number, chosen)
+        return [self.disturb(reply) if reply.client == self.client else reply for reply in replies]
+
+    def disturb(self, reply: Reply) -> Reply:
+        if self.spoil is None:
+            return Reply(reply.client, None, "timed out")
+        assert reply.update is not None
+        return dataclasses.replace(reply, update=self.spoil(reply.update))
+
+
+@contextmanager
+def unreliable(prepared: Plan, client: int, spoil: Spoil | None) -> Iterator[Unreliable]:
+    with Local(workers=1).open(prepared) as engine:
+        yield Unreliable(engine, client, spoil)
+
+
+def play(prepared: Plan, client: int, spoil: Spoil | None) -> list[Round]:
+    with unreliable(prepared, client, spoil) as engine:
+        return list(rounds(prepared, engine, prepared.start()))
+
+
+def with_weight(name: str, change: Callable[[torch.Tensor], torch.Tensor]) -> Spoil:
+    return lambda update: dataclasses.replace(
+        update, weights={**update.weights, name: change(update.weights[name].clone())}
+    )
+
+
+def spoilt(value: float) -> Spoil:
+    def change(array: torch.Tensor) -> torch.Tensor:
+        array.view(-1)[3] = value
+        return array
+
+    return with_weight("data_encoder.embedding", change)
+
+
+SPOILS: list[tuple[Spoil | None, str]] = [
+    (None, "timed out"),
+    (spoilt(float("nan")), "not finite"),
+    (spoilt(float("inf")), "not finite"),
+    (spoilt(float("-inf")), "not finite"),
+    (with_weight("label_encoder.weight", lambda w: w[:-1]), "has shape"),
+    (with_weight("label_encoder.weight", lambda w: w.double()), "torch.float64"),
+    (with_weight("label_encoder.weight", lambda w: w.half()), "torch.float16"),
+    (lambda u: dataclasses.replace(u, weights={**u.weights, "more": torch.zeros(1)}), "not part of this model"),
+    (lambda u: dataclasses.replace(u, weights=dict(list(u.weights.items())[1:])), "is missing"),
+    (lambda u: dataclasses.replace(u, classes=~u.classes), "did not declare"),
+    (lambda u: dataclasses.replace(u, classes=u.classes[:-1]), "another length"),
+]
+
+
+@pytest.mark.parametrize(("spoil", "reason"), SPOILS)
+def test_a_bad_reply_is_left_out_named_and_counted(spoil: Spoil | None, reason: str) -> None:
+    """The result is that of a run in which this client was absent."""
+    prepared = plan("fedalign", clients_per_round=4, rounds=2)
+    found = play(prepared, 1, spoil)
+    absent = play(prepared, 1, None)
+    assert same(found[-1].server.weights, absent[-1].server.weights)
+    for now in found:
+        assert now.record["clients"] == [0, 2, 3]
+        refused = now.record["refused"]
+        assert isinstance(refused, dict)
+        assert reason in refused["client-1"]
+
+
+def test_scaffolds_variates_are_checked_too() -> None:
+    prepared = plan("scaffold", clients_per_round=4)
+
+    def spoil(update: Update) -> Update:
+        name = next(iter(update.extra))
+        return dataclasses.replace(update, extra={**update.extra, name: update.extra[name] * float("nan")})
+
+    assert "not finite" in str(play(prepared, 2, spoil)[0].record["refused"])
+
+
+def test_too_few_good_replies_keep_the_old_weights() -> None:
+    prepared = plan("fedavg", clients_per_round=4, min_clients=4, rounds=2)
+    found = play(prepared, 0, spoilt(float("nan")))
+    assert same(found[-1].server.weights, prepared.start().weights)
+    assert [now.record["clients"] for now in found] == [[1, 2, 3], [1, 2, 3]]
+
+
+def test_several_such_rounds_in_a_row_stop_the_run() -> None:
+    prepared = plan("fedavg", clients_per_round=4, min_clients=4, patience=2, rounds=9)
+    seen = []
+    with unreliable(prepared, 0, None) as engine:  # noqa: SIM117
+        with pytest.raises(UserError, match=r"2 rounds in a row had fewer than 4 good replies \(client-0: timed out\)"):
+            for now in rounds(prepared, engine, prepared.start()):
+                seen.append(now.number)
+    assert seen == [1, 2]  # each was handed out, and so checkpointed, before the run stopped
+
+
+def test_a_run_that_stopped_so_can_be_resumed(tmp_path: Path) -> None:
+    text = """
+from fedalign.engines.local import Local, LocalEngine
+from fedalign.federate import Reply
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+class Flaky(LocalEngine):
+    def train(self, server, round_number, chosen):
+        if Path(%r).exists():
+            return super().train(server, round_number, chosen)
+        return [Reply(m, None, "no answer") for m in chosen]
+
+@dataclass(frozen=True)
+class Engine(Local):
+    @contextmanager
+    def open(self, plan, memory=None):
+        with super().open(plan, memory) as engine:
+            engine.__class__ = Flaky
+            yield engine
+
+engine = Engine
+"""
+    mended = tmp_path / "mended"
+    engine = script(tmp_path, "flaky.py", text % str(mended))
+    out = tmp_path / "run"
+    quick = ["--set", "dataset.rows=200", "--set", f"engine.name={engine}", "--set", "patience=2"]
+    assert fedalign("run", "synthetic", "--rounds", "4", "--out", out, *quick) == 2
+    assert json.loads((out / "checkpoint" / "state.json").read_text())["round"] == 2
+    mended.touch()
+    assert fedalign("run", out, "--resume") == 0
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert [len(line["clients"]) for line in lines] == [0, 0, 4, 4]
