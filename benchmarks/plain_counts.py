@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import resource
 import statistics
 import time
 import unicodedata
@@ -107,6 +108,37 @@ def count(
     )
 
 
+def measure(rule: Rule, corpus: Path, texts: list[bytes], repeat: int) -> None:
+    """Both ways in one run, so that whatever else the machine does slows both."""
+    from fedalign.labels import cooccurrence
+
+    size = sum(map(len, texts)) / 1e6
+    how = "by stem, several ways to say a name" if rule.stem else "the words of each name"
+    print(f"{len(rule.names)} names, {how}; {rule.segment}s of {len(texts)} files, {size:.1f} MB of text")
+    began, used = time.perf_counter(), processor()
+    expected = count(rule, texts)
+    plainly, used = time.perf_counter() - began, processor() - used
+    print(f"  straightforward, one process: {plainly:6.2f} s {size / plainly:6.1f} MB/s, {used:.2f} s of a processor")
+    for workers in (1, cooccurrence.cores()):
+        taken, used = [], processor()
+        for _ in range(repeat):
+            began = time.perf_counter()
+            found = cooccurrence.count(rule, [corpus], workers=workers).counts
+            taken.append(time.perf_counter() - began)
+            assert (found.segments, found.counts, found.pairs) == expected, "the counts differ"
+        seconds, each = statistics.median(taken), (processor() - used) / repeat
+        print(
+            f"  labels count, {workers} worker(s):      {seconds:6.2f} s {size / seconds:6.1f} MB/s "
+            f"({plainly / seconds:.1f}x; median of {repeat}, best {min(taken):.2f} s), {each:.2f} s of a processor"
+        )
+
+
+def processor() -> float:
+    """Seconds that this process and its finished children have used."""
+    both = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    return sum(one.ru_utime + one.ru_stime for one in both)
+
+
 def main() -> None:
     from fedalign.labels import cooccurrence, counts
 
@@ -115,27 +147,10 @@ def main() -> None:
     options.add_argument("--corpus", type=Path, required=True)
     options.add_argument("--repeat", type=int, default=5)
     given = options.parse_args()
-    rule = counts.read(given.names).rule
-    files = sorted(path for path in given.corpus.rglob("*") if path.is_file())
-    texts = [path.read_bytes() for path in files]
-    size = sum(map(len, texts)) / 1e6
-    print(f"{len(rule.names)} names, {rule.segment}s, stem {rule.stem}, {len(files)} files, {size:.1f} MB of text")
-    began = time.perf_counter()
-    expected = count(rule, texts)
-    plainly = time.perf_counter() - began
-    print(f"straightforward, one process: {plainly:8.2f} s {size / plainly:8.1f} MB/s")
-    for workers in (1, cooccurrence.cores()):
-        taken = []
-        for _ in range(given.repeat):
-            began = time.perf_counter()
-            found = cooccurrence.count(rule, [given.corpus], workers=workers).counts
-            taken.append(time.perf_counter() - began)
-            assert (found.segments, found.counts, found.pairs) == expected, "the counts differ"
-        seconds = statistics.median(taken)
-        print(
-            f"fedalign labels count, {workers} worker(s): {seconds:6.2f} s {size / seconds:8.1f} MB/s "
-            f"({plainly / seconds:.1f}x; median of {given.repeat}, best {min(taken):.2f} s)"
-        )
+    shipped = counts.read(given.names).rule
+    texts = [path.read_bytes() for path in sorted(given.corpus.rglob("*")) if path.is_file()]
+    for rule in (cooccurrence.rule(shipped.names, shipped.segment), shipped):
+        measure(rule, given.corpus, texts, given.repeat)
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ from fedalign.labels.reading import (
     unpacked,
 )
 
-PIECE = 4 << 20  # bytes handed to a worker at a time
+PIECE = 2 << 20  # bytes handed to a worker at a time
 MANY = 500  # small files handed to a worker at a time
 KINDS: dict[str, Kind] = {
     ".jsonl": "lines of JSON",
@@ -147,6 +147,10 @@ class Division:
     files: list[File]
     reading: Reading
     left_out: Counter[str] = field(default_factory=Counter)  # files that are no text, by suffix
+
+    @property
+    def has_streams(self) -> bool:
+        return any(map(self._is_stream, self.files))
 
     def sequences(self) -> Iterator[Iterator[Step]]:
         yield self._plain()

@@ -1,6 +1,7 @@
-"""Counting on all cores: threads here divide and unpack a corpus, processes count.
+"""Counting on all cores: threads here divide and unpack a corpus, processes count; where nothing is to be unpacked, this
+process counts too.
 
-The processes are started fresh, so that it does not matter what the calling program is (a notebook, a script without a
+The others are started fresh, so that it does not matter what the calling program is (a notebook, a script without a
 guard, one with threads), and they are spoken to in JSON and plain bytes: nothing is unpickled.
 """
 
@@ -35,6 +36,7 @@ def on_all_cores(division: Division, orders: Orders, workers: int, ledger: Ledge
     slots = threading.Semaphore(workers * AHEAD)  # so that what is unpacked and not yet counted stays small
     errors: list[BaseException] = []
     hands: list[Hand] = []
+    here = [] if division.has_streams else [Worker(orders)]
     mine = threading.local()
 
     def feed(steps: Iterator[Step]) -> None:
@@ -52,12 +54,18 @@ def on_all_cores(division: Division, orders: Orders, workers: int, ledger: Ledge
         except BaseException as error:
             errors.append(error)
 
+    def engage() -> Worker | Hand:
+        with suppress(IndexError):
+            return here.pop()
+        other = Hand(orders)
+        hands.append(other)
+        return other
+
     def count(work: Work) -> None:
         try:
             if not errors:
                 if not hasattr(mine, "hand"):
-                    mine.hand = Hand(orders)
-                    hands.append(mine.hand)
+                    mine.hand = engage()
                 ledger.take(work, mine.hand.do(work))
         except BaseException as error:
             errors.append(error)

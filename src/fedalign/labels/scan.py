@@ -30,6 +30,9 @@ ABBREVIATIONS = re.findall(
     "vs al cf fig figs eq eqs ref refs vol ed eds approx",
 )
 SIGNS = dict(zip("“”«»\u2018\u2019。؟।", '""""\'\'.?.', strict=True))
+SHORT = 8  # bytes of a word that fit in one number
+UPTO = np.array([(1 << 8 * length) - 1 for length in range(SHORT + 1)], np.uint64)  # which bytes of it count
+SLOTS = 16  # bits
 MARKED = re.compile(r"[^\W_][\u0300-\u036f\u1ab0-\u1aff\u1dc0-\u1dff]+")  # a letter and marks it does not compose with
 
 
@@ -110,7 +113,7 @@ class Words(NamedTuple):
 
 def words(block: bytes) -> Words:
     """The words of a plain block; a sign on either side spares every question about its ends."""
-    block = b"".join((b" ", block, b"    "))
+    block = b"".join((b" ", block, b" " * SHORT))
     classes = np.frombuffer(block.translate(CLASSES), np.uint8)
     inside = (classes & WORD).view(np.bool_)
     edges = np.flatnonzero(inside[1:] != inside[:-1]) + 1
@@ -128,6 +131,8 @@ class Lexicon:
         self.look: Callable[[bytes], int | None] = self.ids.get
         if not self.exact:
             self.look = lru_cache(maxsize=1 << 16)(self._fold_and_look)
+        self.met = np.zeros(1 << SLOTS, np.uint64)  # short words looked up before, as numbers
+        self.was = np.zeros(1 << SLOTS, np.int64)  # and what they were
         self.begins = np.zeros(1 << 16, np.bool_)
         self.goes_on = np.zeros(1 << 16, np.bool_)
         self.known = tuple(_known(word, by_stem) for word in self.ids)
@@ -158,12 +163,30 @@ class Lexicon:
             kept = self.goes_on.take(_shape(first, second, letters[ends - 1], ends - starts))
         else:
             kept = self.goes_on.take(_pair(first, _narrow(letters[starts + 2], letters[starts + 3])))
-        maybe = maybe[kept]
-        look, lower = self.look, text.lower
-        spans = zip(starts[kept].tolist(), text.ends[maybe].tolist(), strict=True)
-        looked = [look(lower[start:end]) for start, end in spans]
-        ids = np.array([-1 if i is None else i for i in looked], dtype=np.int64)
+        maybe, starts = maybe[kept], starts[kept]
+        ids = (self._looked_up if self.exact else self._remembered)(text.lower, starts, text.ends[maybe])
         return maybe[ids >= 0], ids[ids >= 0]
+
+    def _looked_up(self, lower: bytes, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
+        """Which of ours each word is, or -1."""
+        look = self.look
+        looked = [look(lower[start:end]) for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+        return np.array([-1 if i is None else i for i in looked], dtype=np.int64)
+
+    def _remembered(self, lower: bytes, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
+        """The same. Short words that were met before, which are nearly all, are found without Python."""
+        eights = np.ndarray((len(lower) - SHORT + 1,), "<u8", lower, strides=(1,))  # from each byte on
+        lengths = ends - starts
+        short = lengths <= SHORT
+        words = np.where(short, eights[starts] & UPTO[np.minimum(lengths, SHORT)], 0)
+        slots = words * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(64 - SLOTS)  # modulo 2**64
+        known = short & (self.met[slots] == words)
+        ids = np.where(known, self.was[slots], 0)
+        new = np.flatnonzero(~known)
+        ids[new] = self._looked_up(lower, starts[new], ends[new])
+        kept = new[short[new]]
+        self.met[slots[kept]], self.was[slots[kept]] = words[kept], ids[kept]  # of two in one slot the last, in both
+        return ids
 
 
 def _known(word: bytes, by_stem: bool) -> bytes:
