@@ -21,10 +21,10 @@ Kind = Literal["text", "lines of JSON", "JSON", "XML", "Parquet"]
 LARGEST = 256 << 20  # bytes of a document that must be held whole
 HEAD = 1 << 16  # bytes that tell how a text is laid out
 FIELDS = ("text", "maintext", "body", "content", "abstract")  # where articles are usually kept
-LINE_ENDS = re.compile(rb"\n[\"'(]?([A-Za-z])")
+LINE_ENDS = re.compile(rb"(\S)[ \t]*\n[\"'(]?([A-Za-z])")  # a line's last sign, and the next one's first letter
 BETWEEN = re.compile(r"[\[\], \t\r\n]*")  # the objects of a list
 WIDTH = 120  # bytes; a wrapped text has hardly a longer line
-WRAPPED = 0.2  # share of line ends followed by a small letter from which lines are taken to be wrapped
+WRAPPED = 0.2  # share of line ends inside a sentence from which lines are taken to be wrapped
 NO_PROSE = {"ref-list", "tex-math", "math", "object-id"}  # elements of JATS
 
 
@@ -57,12 +57,14 @@ def utf8(data: bytes, encoding: str) -> bytes:
 
 
 def is_wrapped(head: bytes) -> bool:
-    """Are lines broken at a width, so that only an empty line ends a paragraph?"""
+    """Are lines broken at a width, so that only an empty line ends a paragraph? A text in small letters with a sentence
+    a line, as BookCorpus is published, is not."""
     head = head[:HEAD].replace(b"\r", b"")
-    begins = LINE_ENDS.findall(head)
+    ends = LINE_ENDS.findall(head)
     widths = sorted(map(len, head.split(b"\n")))
     narrow = widths[len(widths) * 19 // 20] <= WIDTH
-    return narrow and len(begins) >= 8 and sum(letter.islower() for letter in begins) > WRAPPED * len(begins)
+    inside = sum(first.islower() and last not in b".!?\"'`" for last, first in ends)
+    return narrow and len(ends) >= 8 and inside > WRAPPED * len(ends)
 
 
 def field_of(known: Iterable[str], field: str) -> str:

@@ -10,6 +10,7 @@ import sys
 import tarfile
 import zlib
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, cast
@@ -171,11 +172,15 @@ def _between(stream: IO[bytes], item: Item, ends: tuple[bytes, ...], longest: in
     return io.BytesIO(stream.read(stop - start))
 
 
-def opened(item: Item) -> IO[bytes]:
-    if item.data is not None:
-        return unpacked(io.BytesIO(item.data), item.packing)
-    assert item.path is not None
-    return unpacked(open_file(item.path), item.packing)
+@contextmanager
+def opened(item: Item) -> Iterator[IO[bytes]]:
+    """The item's text, unpacked. Closed with it is the file below, which readers of packed files leave open."""
+    assert item.data is not None or item.path is not None
+    with (
+        open_file(cast("Path", item.path)) if item.data is None else io.BytesIO(item.data) as raw,
+        unpacked(raw, item.packing) as stream,
+    ):
+        yield stream
 
 
 def open_file(path: Path) -> IO[bytes]:
