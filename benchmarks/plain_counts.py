@@ -52,11 +52,11 @@ def sentences(paragraph: str) -> Iterator[str]:
     for found in STOP.finditer(plain):
         following = WORD.search(plain, found.end())
         before = WORD.findall(plain[begin : found.start()])
-        touching = plain[found.start() - 1 : found.start()].isalnum() and found[0] == "."
+        touching = fold(plain[found.start() - 1 : found.start()]).isalnum() and found[0] == "."
         if following is None or following[0][0].islower() or not before:
             continue
-        last = before[-1]
-        if touching and ((len(last) == 1 and not last.isdigit()) or last.lower() in ABBREVIATIONS):
+        last = fold(before[-1])
+        if touching and ((len(last) == 1 and last not in "0123456789") or last in ABBREVIATIONS):
             continue
         yield paragraph[begin : found.end()]
         begin = found.end()

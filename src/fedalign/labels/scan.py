@@ -56,6 +56,7 @@ def _classes() -> bytes:
 
 
 CLASSES = _classes()
+LENGTHS = np.repeat(np.array([1, 2, 3, 4]), [192, 32, 16, 16])  # bytes of a sign, by its first
 
 
 def plain(block: bytes) -> bytes:
@@ -97,6 +98,7 @@ def _plain_with(letter: bytes, run: bytes) -> bytes:
         if sign.isascii() or (sign.isalnum() and folded.isalnum() and not folded.isascii()):
             found.append(sign)  # as it is, for its case tells where a sentence begins
         else:
+            folded = folded.upper() if sign.isupper() else folded
             found.append("".join(c if c.isalnum() or c.isascii() else SIGNS.get(c, " ") for c in folded))
     return "".join(found).encode()
 
@@ -257,7 +259,7 @@ def _sentences(text: Words, stops: np.ndarray, following: np.ndarray) -> np.ndar
     before = following - 1
     begun = text.starts[before]
     touching = (text.ends[before] == stops) & (letters[stops] == ord("."))
-    begins &= ~(touching & (stops - begun == 1) & (letters[begun] > ord("9")))
+    begins &= ~(touching & (stops - begun == LENGTHS[letters[begun]]) & (letters[begun] > ord("9")))
     candidates = np.flatnonzero(begins & touching)
     short, _ = NO_END.find(text, before[candidates])
     begins[candidates[np.isin(before[candidates], short)]] = False

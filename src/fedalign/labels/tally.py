@@ -101,7 +101,8 @@ class Worker:
         text = scan.words(scan.plain(block))
         firsts = scan.segments(text, self.reading.segment, breaks)
         segment, name = np.divmod(scan.present(text, firsts, self.wanted, self.lexicon), self.names)
-        tally = Tally(bytes=len(block), segments=len(firsts), names=_count(name))
+        size = len(block) - block.count(RECORD)
+        tally = Tally(bytes=size, segments=len(firsts), names=_count(name))
         apart = 1
         while (together := segment[apart:] == segment[:-apart]).any():  # the names of a segment stand side by side
             tally.pairs.update(_count(name[:-apart][together] * self.names + name[apart:][together]))
