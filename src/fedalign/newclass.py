@@ -54,8 +54,12 @@ def from_name(vectors: Tensor, rows: Tensor) -> Tensor:
 def from_examples(model: DualEncoder, x: Rows, first: Tensor | None) -> Tensor:
     """(d,) that gives the examples the new class and leaves the known ones theirs."""
     with torch.no_grad():
-        z = model.encode(x)
-        rows = model.anchors()
+        return fitted(model, model.encode(x), first)
+
+
+def fitted(model: DualEncoder, z: Tensor, first: Tensor | None) -> Tensor:
+    """The same for rows that are encoded already."""
+    rows = model.anchors()
     if not len(z):
         raise UserError("there is no example; give at least one row")
     size = rows.norm(dim=1).mean()

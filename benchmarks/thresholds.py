@@ -1,0 +1,37 @@
+"""What thresholds chosen on validation rows do to a finished multi-label run, beside 0.5 everywhere.
+
+python benchmarks/thresholds.py RUN...
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from safetensors.torch import load_file
+
+from fedalign import config, experiment, metrics
+from fedalign.memory import ClientMemory
+from fedalign.rooms import build
+
+
+def main() -> None:
+    for name in sys.argv[1:]:
+        settings = config.load(str(Path(name) / "config.toml")).model_copy(update={"thresholds": True})
+        plan = experiment.plan(settings)
+        weights = load_file(Path(name) / "model.safetensors")
+        result: dict[str, dict[str, float]] = {}
+        with build("engines", "local", settings.engine.options).open(plan, ClientMemory(None, 1024)) as engine:
+            counts = engine.score(weights)
+            assert counts is not None
+            before = metrics.scores(counts, plan.federation.task)
+            experiment.final_checks(plan, engine, weights, result)
+        after = result["thresholds"]
+        print(
+            f"{name}: F1 {100 * before.f1:.2f} at 0.5, {100 * after['f1']:.2f} with thresholds; "
+            f"accuracy {100 * before.accuracy:.2f}, {100 * after['accuracy']:.2f}"
+        )
+
+
+if __name__ == "__main__":
+    main()
