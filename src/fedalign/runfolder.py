@@ -4,6 +4,7 @@
     metrics.jsonl       a line a round, the same bytes for the same run, resumed or not
     timing.jsonl        seconds a round, apart because they never repeat
     result.json         final and per-class scores
+    report.html         the page, drawn from the files above and facts.json, alone.json, diagnosis/
     model.safetensors   with labels.json: label names, task, inputs, encoder
     checkpoint/         state.json names the files that count, with their SHA-256
 
@@ -155,6 +156,20 @@ class RunFolder:
             return state["round"], replace(server, weights=weights, extra=extra)
         self._cut_metrics(0)
         return 0, server
+
+    def newest(self) -> tuple[int, Arrays] | None:
+        """(round, weights) of the last intact state, for looking at a run without going on with it."""
+        for name in (STATE, PREVIOUS):
+            state = self._read_state(name)
+            if state is not None:
+                try:
+                    arrays = self._read_arrays(*state["server"])
+                except (OSError, ValueError, SafetensorError):
+                    continue
+                return state["round"], {
+                    k.removeprefix("weights/"): v for k, v in arrays.items() if k.startswith("weights/")
+                }
+        return None
 
     def _read_state(self, name: str) -> dict[str, Any] | None:
         try:

@@ -1,0 +1,263 @@
+"""The figures of the page, the paper and the diagnosis. Each takes plain numbers and gives a matplotlib figure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, StrMethodFormatter
+
+from fedalign.report.style import (
+    COLOURS,
+    DASHES,
+    GRID,
+    INK,
+    MAP,
+    MARKERS,
+    SOFT,
+    WIDTH,
+    blank,
+    drawing,
+    letters,
+    printable,
+)
+
+NAME = 22  # letters of a name in a figure
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of a chart; low and high are the edges of its band."""
+
+    label: str
+    x: Sequence[float]
+    y: Sequence[float]
+    low: Sequence[float] = field(default_factory=list)
+    high: Sequence[float] = field(default_factory=list)
+    look: int = 0  # which colour, dash and marker
+
+
+def lines(
+    series: Sequence[Line],
+    title: str,
+    x_label: str,
+    y_label: str,
+    *,
+    log: bool = False,
+    top: float | None = None,
+    level: tuple[str, float] | None = None,
+) -> Figure:
+    """Lines with bands; a single point is a point. `level` is a dotted line across, such as a method without the
+    setting that is varied."""
+    with drawing():
+        below = len(series) > 1 or level is not None
+        rows = -(-(len(series) + (level is not None)) // 2) if below else 0
+        figure = blank(WIDTH, 250 + 17 * rows, bottom=44 + 17 * rows)
+        axes = figure.subplots()
+        for one in series:
+            colour, dash, marker = (choice[one.look % len(choice)] for choice in (COLOURS, DASHES, MARKERS))
+            every = max(1, len(one.x) // 6)
+            axes.plot(
+                one.x,
+                one.y,
+                color=colour,
+                linestyle=dash,
+                marker=marker,
+                markevery=(one.look % every if every > 1 else 0, every),
+                label=printable(one.label, 40),
+            )
+            if len(one.low):
+                axes.fill_between(one.x, one.low, one.high, color=colour, alpha=0.16, linewidth=0)
+        if level is not None:
+            axes.axhline(level[1], color=SOFT, linestyle=":", linewidth=1.4, label=printable(level[0], 40))
+        if log:
+            axes.set_yscale("symlog", linthresh=1)
+            axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+        axes.set_ylim(bottom=0 if log or top is not None else None, top=top)
+        axes.xaxis.set_major_locator(MaxNLocator(6, integer=all(float(x).is_integer() for s in series for x in s.x)))
+        axes.set(title=title, xlabel=x_label, ylabel=y_label)
+        if below:
+            _legend_below(figure)
+    return figure
+
+
+def dumbbells(
+    names: Sequence[str],
+    before: Sequence[float | None],
+    after: Sequence[float | None],
+    title: str,
+    words: tuple[str, str],
+) -> Figure:
+    """A line for each name from one value to another, both in percent."""
+    with drawing():
+        figure = blank(WIDTH, 92 + 19 * max(len(names), 2), left=14 + letters(names), bottom=58)
+        axes = figure.subplots()
+        for i, (a, b) in enumerate(zip(before, after, strict=True)):
+            if a is not None and b is not None:
+                axes.plot([a, b], [i, i], color=SOFT, linewidth=1.4, zorder=1)
+        _dots(axes, before, "o", COLOURS[1], words[0], hollow=True)
+        _dots(axes, after, "D", COLOURS[0], words[1], hollow=False)
+        axes.set_yticks(range(len(names)), [printable(name, NAME) for name in names])
+        axes.set_ylim(len(names) - 0.4, -0.6)
+        axes.set_xlim(-3, 103)
+        axes.set(title=title, xlabel="F1, percent")
+        _legend_below(figure)
+    return figure
+
+
+def _legend_below(figure: Figure) -> None:
+    figure.legend(loc="lower left", ncols=2, fontsize=9.5, handlelength=2.6, borderaxespad=0.2, labelspacing=0.35)
+
+
+def _dots(axes: Axes, values: Sequence[float | None], marker: str, colour: str, label: str, hollow: bool) -> None:
+    known = [(v, i) for i, v in enumerate(values) if v is not None]
+    if known:
+        axes.plot(
+            [v for v, _ in known],
+            [i for _, i in known],
+            marker,
+            color=colour,
+            markerfacecolor="none" if hollow else colour,
+            markersize=6,
+            label=label,
+            zorder=2,
+            clip_on=False,
+        )
+
+
+def square(
+    values: np.ndarray,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    title: str,
+    *,
+    x_label: str = "",
+    y_label: str = "",
+    low: float | None = None,
+    high: float | None = None,
+    bar: str = "",
+    digits: int | None = None,
+    counts: np.ndarray | None = None,
+) -> Figure:
+    """A map of a matrix, bright is high; NaN stays empty. With few cells their numbers are written in: `counts` if
+    given, else the values with `digits`."""
+    many = max(len(rows), len(columns))
+    cell = 34 if many <= 9 else (26 if many <= 14 else 14)
+    small = 9.5 if many <= 14 else 8
+    left = 10 + letters(rows, small) + (18 if y_label else 0)
+    bottom = 12 + (0.82 * letters(columns, small) if many > 3 else 10) + (20 if x_label else 0)
+    side = max(WIDTH, left + 68 + cell * len(columns))
+    with drawing():
+        figure = blank(side, bottom + 28 + cell * len(rows), left, bottom, right=58)
+        axes = figure.subplots()
+        axes.grid(False)
+        for spine in axes.spines.values():
+            spine.set_visible(False)
+        shown = np.ma.masked_invalid(np.asarray(values, dtype=float))
+        # the numbers of the image itself are stored, not a picture of the size it is shown at
+        image = axes.imshow(shown, cmap=MAP, vmin=low, vmax=high, interpolation="none", aspect="auto")
+        if many <= 14 and (digits is not None or counts is not None):
+            _write_cells(axes, shown, image.norm, counts, digits or 0)
+        axes.set_xticks(range(len(columns)), [printable(n, NAME) for n in columns], rotation=55 if many > 3 else 0)
+        if many > 3:
+            for tick in axes.get_xticklabels():
+                tick.set(horizontalalignment="right", rotation_mode="anchor")
+        axes.set_yticks(range(len(rows)), [printable(n, NAME) for n in rows])
+        axes.tick_params(length=0, labelsize=small)
+        axes.set(title=title, xlabel=x_label, ylabel=y_label)
+        place = axes.get_position()
+        beside = figure.add_axes((1 - 48 / side, place.y0, 9 / side, place.height))
+        colourbar = figure.colorbar(image, cax=beside, label=bar)
+        colourbar.outline.set_visible(False)
+        colourbar.ax.tick_params(length=2, labelsize=8.5)
+    return figure
+
+
+def _write_cells(axes: Axes, shown: np.ma.MaskedArray, norm: object, counts: np.ndarray | None, digits: int) -> None:
+    for (i, j), value in np.ndenumerate(np.ma.filled(shown, np.nan)):
+        if np.isnan(value):
+            continue
+        text = f"{counts[i, j]:,}" if counts is not None else f"{value:.{digits}f}"
+        if counts is not None and counts[i, j] == 0:
+            continue
+        bright = float(norm(value)) > 0.55  # type: ignore[operator]
+        size = 9 if len(text) < 5 else 7.5
+        axes.text(j, i, text, ha="center", va="center", fontsize=size, color="black" if bright else "white")
+
+
+def points(
+    panels: Sequence[Sequence[tuple[str, np.ndarray]]],
+    classes: Sequence[int],
+    names: Sequence[str],
+    titles: Sequence[str],
+) -> Figure:
+    """Rows of panels of dots (n, 2) in shared axes, a colour and marker for each class (n,)."""
+    which = np.asarray(classes)
+    with drawing():
+        columns = max(len(row) for row in panels)
+        below = 18 * -(-len(names) // 5) + 8
+        figure = blank(250 * columns + 20, 250 * len(panels) + below, left=26, bottom=below + 4)
+        grid = figure.subplots(len(panels), columns, squeeze=False)
+        for i, row in enumerate(panels):
+            everything = np.concatenate([dots for _, dots in row])
+            edge = np.stack([everything.min(0), everything.max(0)])
+            for j, (title, dots) in enumerate(row):
+                axes = grid[i, j]
+                axes.set_box_aspect(1)
+                for c, name in enumerate(names):
+                    mine = which == c
+                    axes.plot(
+                        *dots[mine].T,
+                        MARKERS[c % len(MARKERS)],
+                        color=COLOURS[c % len(COLOURS)],
+                        markersize=3,
+                        alpha=0.75,
+                        markeredgewidth=0,
+                        rasterized=True,
+                        label=printable(name, NAME) if not i and not j else None,
+                    )
+                axes.set(xlim=edge[:, 0], ylim=edge[:, 1], xticks=[], yticks=[], title=title)
+                axes.title.set_fontsize(10)
+                axes.margins(0.03)
+            grid[i, 0].set_ylabel(titles[i], fontweight="bold")
+        figure.legend(loc="lower center", ncols=min(len(names), 5), fontsize=9.5, markerscale=2.2)
+    return figure
+
+
+def intervals(
+    names: Sequence[str],
+    groups: Sequence[tuple[str, Sequence[float | None], Sequence[float | None]]],
+    title: str,
+    x_label: str,
+) -> Figure:
+    """For each name a dot with its spread in each group: (label, values, spreads)."""
+    with drawing():
+        step = 0.8 / max(len(groups), 1)
+        below = 46 + 17 * -(-len(groups) // 2)
+        height = below + 30 + max(19, 13 * len(groups)) * len(names)
+        figure = blank(WIDTH, height, left=14 + letters(names), bottom=below)
+        axes = figure.subplots()
+        for g, (label, values, spreads) in enumerate(groups):
+            known = [(i, v, s or 0.0) for i, (v, s) in enumerate(zip(values, spreads, strict=True)) if v is not None]
+            if not known:
+                continue
+            axes.errorbar(
+                [v for _, v, _ in known],
+                [i - 0.4 + (g + 0.5) * step for i, _, _ in known],
+                xerr=[s for _, _, s in known],
+                fmt=MARKERS[g],
+                color=COLOURS[g],
+                ecolor=GRID,
+                elinewidth=3,
+                markersize=5,
+                label=label,
+            )
+        axes.set_yticks(range(len(names)), [printable(name, NAME) for name in names])
+        axes.set_ylim(len(names) - 0.4, -0.6)
+        axes.set(title=title, xlabel=x_label)
+        axes.axvline(0, color=INK, linewidth=0.8)
+        _legend_below(figure)
+    return figure
