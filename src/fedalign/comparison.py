@@ -82,7 +82,8 @@ def grid(
                 if rate is not None:
                     settings["training"] = {"lr": rate, "label_lr": rate}
                 config = configs.overlaid(base, chosen.settings, settings)
-                label = Path(name).stem if rate is None else f"{name}@{rate:g}"
+                label = name if name in METHODS else Path(name).stem  # a file goes by its name
+                label = label if rate is None else f"{label}@{rate:g}"
                 cells.append(Cell(name, rate, config.seed, config, out / label / f"seed-{config.seed}"))
     return cells
 
