@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedalign import alignment
+from fedalign.types import Examples
 
 
 def test_cosine_and_dot() -> None:
@@ -40,6 +43,20 @@ def test_multi_label_thresholds_are_clamped_and_gated() -> None:
     found, now_known = alignment.pseudo_labels_multi(near, y, known, own, 60.0, 99.0, 0.5, trusted)
     assert found.tolist() == [[0, 1, 0], [0, 0, 0], [0, 0, 0]]
     assert now_known.tolist() == [[False, True, False], [False, True, True], [False, False, False]]
+
+
+def test_two_terms_weigh_the_pseudo_rows_as_a_mean_of_their_own() -> None:
+    """Four rows, one of them pseudo-labelled: in a mean over four it must count four times to be a mean over one."""
+    known = torch.tensor([[True, False]] * 4)
+    data = Examples(torch.zeros(4, 1), torch.zeros(4, 2), known, torch.tensor([True, False]))
+    now = known.clone()
+    now[2, 1] = True
+    y = torch.zeros(4, 2)
+    y[2, 1] = 1
+    aligned = replace(data, y=y, known=now)
+    found = alignment.two_terms(data, aligned, weight=0.5, single=True)
+    assert found.weight is not None
+    assert found.weight.tolist() == [[1, 1], [1, 1], [1, 2.0], [1, 1]]
 
 
 @settings(deadline=None)

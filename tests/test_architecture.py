@@ -20,7 +20,7 @@ ORDER = [  # a file imports only from its own line (never itself) or lines above
     {"losses", "aggregate", "alignment", "metrics", "model", "encoders"},
     {"partition", "labels", "algorithm"},
     {"algorithms", "client", "datasets"},
-    {"federate", "runfolder"},
+    {"federate", "runfolder", "trained"},
     {"engines"},
     {"experiment"},
     {"comparison", "console", "bench", "track"},
@@ -82,5 +82,5 @@ def test_only_the_client_has_a_training_loop() -> None:
 
 def test_algorithms_are_small() -> None:
     for path in (PACKAGE / "algorithms").glob("*.py"):
-        limit = 120 if path.name == "fedalign.py" else 80
+        limit = 90 if path.name == "fedalign.py" else 80
         assert len(path.read_text(encoding="utf-8").splitlines()) <= limit, path

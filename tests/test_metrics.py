@@ -50,3 +50,13 @@ def test_thresholds_by_class() -> None:
 
 def test_nothing_to_score_is_zero_not_an_error() -> None:
     assert metrics.scores(torch.zeros(3, 4, dtype=torch.int64), "multi").f1 == 0.0
+
+
+def test_thresholds_are_chosen_by_f1_on_counts() -> None:
+    """Class 0: positives at 0.3 and 0.9, a negative at 0.2: anything in [0.2, 0.3) is perfect, 0.275 is nearest 0.5.
+    Class 1 has no positive and keeps 0.5. Class 2 is perfect at 0.5 already."""
+    p = torch.tensor([[0.3, 0.9, 0.9], [0.9, 0.2, 0.1], [0.2, 0.4, 0.2]])
+    y = torch.tensor([[1.0, 0, 1], [1, 0, 0], [0, 0, 0]])
+    counts = metrics.count_at(torch.logit(p), y, torch.ones(3, 3).bool(), metrics.GRID)
+    assert counts.shape == (39, 3, 4)
+    assert metrics.best_thresholds(counts, metrics.GRID).tolist() == pytest.approx([0.275, 0.5, 0.5])

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+from fedalign.types import Examples
 
 Similarity = Literal["cosine", "dot"]
 
@@ -62,3 +65,10 @@ def pseudo_labels_multi(
     yes = ~own & trusted & (values > above)
     no = ~own & (values < below)
     return torch.where(yes, torch.ones_like(y), y), known | yes | no
+
+
+def two_terms(data: Examples, aligned: Examples, weight: float, single: bool) -> Examples:
+    """Weights that turn the mean over all rows into L + weight * L', L' being the mean over pseudo-labelled rows."""
+    added = aligned.known & ~data.known  # (n, C)
+    taught = (added & (aligned.y > 0) if single else added).any(1).sum().clamp(min=1)
+    return replace(aligned, weight=torch.where(added, weight * len(data) / taught, 1.0))

@@ -12,7 +12,7 @@ import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedalign.errors import UserError, nearest
-from fedalign.rooms import build, explain, option_names
+from fedalign.rooms import build, explain, find, option_names
 
 
 class Section(BaseModel):
@@ -77,6 +77,7 @@ class Config(Section):
     clients_per_round: int = Field(5, ge=1)
     min_clients: int = Field(1, ge=1)  # good replies without which a round changes nothing
     patience: int = Field(3, ge=1)  # such rounds in a row after which the run stops
+    thresholds: bool = False  # multi-label: choose each class's threshold on the clients' validation rows at the end
     profile: Literal["released", "paper"] = "released"
     algorithm: Choice = Choice(name="fedalign")
     dataset: Choice = Choice(name="synthetic")
@@ -87,7 +88,7 @@ class Config(Section):
     training: Training = Training()
 
 
-# What a profile changes; a run's own settings win over it. FACTS: docs/differences.md lists each of them.
+# What a profile changes; a run's own settings win over it. docs/differences.md lists each difference.
 PROFILES: dict[str, dict[str, dict[str, Any]]] = {
     "released": {},
     "paper": {
@@ -105,11 +106,14 @@ def presets() -> list[str]:
 def load(source: str, overrides: Iterable[str] = (), **changes: Any) -> Config:
     """A preset's name or a TOML file, then `a.b=c` overrides, then keyword changes such as rounds=10."""
     table = _read(source)
+    if source not in presets():
+        _complete_paths(table, Path(source).resolve().parent)
     for override in overrides:
         _set(table, *_parse(override))
     for key, value in changes.items():
         if value is not None:
             _set(table, key.split("."), value)
+    _complete_paths(table, Path.cwd())
     return from_table(table, where=source)
 
 
@@ -177,6 +181,15 @@ def _read(source: str) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"{source} is not valid TOML: {error}") from error
+
+
+def _complete_paths(table: dict[str, Any], folder: Path) -> None:
+    """A data set's paths are relative to the file they stand in, or to the working folder on the command line."""
+    dataset = table.get("dataset")
+    if isinstance(dataset, dict) and isinstance(dataset.get("name"), str):
+        beside = getattr(find("datasets", dataset["name"]), "beside", None)
+        if beside is not None:
+            table["dataset"] = beside(dataset, folder)
 
 
 def _parse(override: str) -> tuple[list[str], Any]:

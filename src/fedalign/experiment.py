@@ -14,18 +14,18 @@ from typing import Any
 import torch
 
 import fedalign
-from fedalign import partition, rooms
+from fedalign import metrics, partition, rooms
 from fedalign.config import Config
 from fedalign.datafolder import data_folder
-from fedalign.federate import Plan, Round, describe, rounds
+from fedalign.errors import UserError
+from fedalign.federate import Engine, Plan, Round, describe, rounds
 from fedalign.inputs import Shape
 from fedalign.keys import torch_generator
 from fedalign.labels import vectors
 from fedalign.memory import ClientMemory
-from fedalign.metrics import scores
 from fedalign.model import DualEncoder, LabelEncoder, random_rows
 from fedalign.runfolder import RunFolder
-from fedalign.types import Examples, Federation, Sequences
+from fedalign.types import Arrays, Examples, Federation, Sequences
 
 LAST = 10  # rounds averaged in a result, because single rounds swing
 
@@ -55,6 +55,8 @@ def federation(config: Config) -> Federation:
 def plan(config: Config, data: Federation | None = None) -> Plan:
     """Everything a run needs; server and clients build the same one from the same configuration."""
     data = federation(config) if data is None else data
+    if config.thresholds and data.task == "single":
+        raise UserError("thresholds are for multi-label data; a single-label row gets its likeliest class")
     algorithm = rooms.build("algorithms", config.algorithm.name, config.algorithm.options)
     return Plan(config, data, algorithm, model(config, data, algorithm.head))
 
@@ -99,12 +101,30 @@ def run(config: Config, out: Path, resume: bool = False, watch: Watch | None = N
             folder.note_time(now.number, seconds)
             watch.on_round(now, seconds)
         result = summary(prepared, folder.records())
-        held = engine.validate(server.weights)
-        if held is not None:
-            checked = scores(held, prepared.federation.task)
-            result["validation"] = {"f1": checked.f1, "accuracy": checked.accuracy}
-        folder.finish(server.weights, label_card(prepared), result)
+        thresholds = final_checks(prepared, engine, server.weights, result)
+        folder.finish(server.weights, label_card(prepared, thresholds), result)
     return result
+
+
+def final_checks(prepared: Plan, engine: Engine, weights: Arrays, result: dict[str, Any]) -> torch.Tensor | None:
+    """Adds the score on validation rows and, if asked for, thresholds chosen there and what they do on test rows."""
+    task = prepared.federation.task
+    held = engine.validate(weights)
+    if held is None:
+        return None
+    checked = metrics.scores(held, task)
+    result["validation"] = {"f1": checked.f1, "accuracy": checked.accuracy}
+    if not prepared.config.thresholds:
+        return None
+    counts = engine.validate(weights, metrics.GRID)
+    assert counts is not None
+    thresholds = metrics.best_thresholds(counts, metrics.GRID)
+    tested = engine.score(weights, thresholds)
+    result["thresholds"] = {"values": [round(float(t), 4) for t in thresholds]}
+    if tested is not None:
+        found = metrics.scores(tested, task)
+        result["thresholds"] |= {"f1": found.f1, "accuracy": found.accuracy}
+    return thresholds
 
 
 def summary(prepared: Plan, records: list[dict[str, Any]]) -> dict[str, Any]:
@@ -136,7 +156,7 @@ def summary(prepared: Plan, records: list[dict[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def label_card(prepared: Plan) -> dict[str, Any]:
+def label_card(prepared: Plan, thresholds: torch.Tensor | None = None) -> dict[str, Any]:
     """What is needed beside the weights to read rows and name classes."""
     config, data = prepared.config, prepared.federation
     head = prepared.model.label_encoder
@@ -148,6 +168,7 @@ def label_card(prepared: Plan) -> dict[str, Any]:
         "encoder": config.encoder.model_dump(mode="json"),
         "head": {"bias": head.bias is not None, "normalise": head.normalise},
         "inputs": data.inputs.model_dump(mode="json"),
+        "thresholds": None if thresholds is None else [round(float(t), 4) for t in thresholds],
     }
 
 

@@ -49,11 +49,11 @@ class Engine(Protocol):
     def train(self, server: Server, round_number: int, chosen: Sequence[int]) -> list[Reply]:
         """One reply a client, in client order; `update` is None where the client failed."""
 
-    def score(self, weights: Arrays) -> Tensor | None:
+    def score(self, weights: Arrays, thresholds: Tensor | None = None) -> Tensor | None:
         """(C, 4) counts of the model on test rows, or None where there are none."""
 
-    def validate(self, weights: Arrays) -> Tensor | None:
-        """(C, 4) counts summed over the clients' own validation rows, or None."""
+    def validate(self, weights: Arrays, grid: Tensor | None = None) -> Tensor | None:
+        """(C, 4) counts summed over the clients' own validation rows, or (T, C, 4) at each threshold of a grid."""
 
 
 class EngineFactory(Protocol):

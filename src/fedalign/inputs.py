@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Literal
@@ -81,6 +81,34 @@ def count_vocabulary(documents: Iterable[Sequence[str]], min_count: int) -> tupl
     return tuple(sorted(frequent, key=lambda word: (-counts[word], word)))
 
 
+def shared_vocabulary(parties: Sequence[Mapping[str, int]], min_clients: int) -> tuple[str, ...]:
+    """Words that at least `min_clients` parties use, most frequent first, ties by spelling."""
+    counts: Counter[str] = Counter()
+    users: Counter[str] = Counter()
+    for words_of_party in parties:
+        counts.update(words_of_party)
+        users.update(words_of_party.keys())
+    return tuple(sorted((w for w in counts if users[w] >= min_clients), key=lambda word: (-counts[word], word)))
+
+
+class Moments(_Stored):
+    """What a party tells of its numbers so that all can be scaled alike: for each column how many, their mean and the
+    sum of squared deviations from it. No row can be told from them, unless a column holds a single value."""
+
+    count: tuple[int, ...]
+    mean: tuple[float, ...]
+    squares: tuple[float, ...]
+
+    @classmethod
+    def of(cls, values: np.ndarray) -> Moments:
+        """Of rows or steps (n, F); NaN is missing."""
+        seen = ~np.isnan(values)
+        count = seen.sum(0)
+        mean = np.where(seen, values, 0).sum(0) / np.maximum(count, 1)
+        squares = (np.where(seen, values - mean, 0) ** 2).sum(0)
+        return cls(count=tuple(count.tolist()), mean=tuple(mean.tolist()), squares=tuple(squares.tolist()))
+
+
 class Scaling(_Stored):
     """Numbers made comparable: (x - mean) / sd, a missing value becoming the mean, that is 0."""
 
@@ -97,6 +125,19 @@ class Scaling(_Stored):
         mean = np.where(seen, x, 0).sum(0) / count
         sd = np.sqrt((np.where(seen, x - mean, 0) ** 2).sum(0) / count)
         sd[sd < 1e-12] = 1.0  # a constant column carries nothing; leave it at 0
+        return cls(columns=tuple(columns), mean=tuple(mean.tolist()), sd=tuple(sd.tolist()))
+
+    @classmethod
+    def from_moments(cls, parts: Sequence[Moments], columns: Sequence[str] = ()) -> Scaling:
+        """What `fit` finds on the rows of all parties together, without them."""
+        count = np.array([part.count for part in parts], dtype=np.float64)  # (parties, F)
+        means = np.array([part.mean for part in parts], dtype=np.float64)
+        squares = np.array([part.squares for part in parts], dtype=np.float64)
+        total = np.maximum(count.sum(0), 1)
+        mean = (count * means).sum(0) / total
+        # deviations from the common mean: within each party, and of the party's own mean
+        sd = np.sqrt((squares + count * (means - mean) ** 2).sum(0) / total)
+        sd[sd < 1e-12] = 1.0
         return cls(columns=tuple(columns), mean=tuple(mean.tolist()), sd=tuple(sd.tolist()))
 
     @classmethod
@@ -144,4 +185,16 @@ def inputs_from_json(text: str | bytes) -> Inputs:
     return _adapter.validate_json(text)
 
 
-__all__ = ["Features", "Inputs", "Rows", "Scaling", "Series", "Shape", "Text", "count_vocabulary", "inputs_from_json"]
+__all__ = [
+    "Features",
+    "Inputs",
+    "Moments",
+    "Rows",
+    "Scaling",
+    "Series",
+    "Shape",
+    "Text",
+    "count_vocabulary",
+    "inputs_from_json",
+    "shared_vocabulary",
+]

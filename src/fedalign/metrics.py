@@ -24,6 +24,23 @@ def count(predicted: Tensor, y: Tensor, known: Tensor) -> Tensor:
     return torch.stack([(cell & known).sum(0) for cell in cells], 1)
 
 
+GRID = torch.arange(1, 40) / 40  # thresholds tried, 0.5 among them
+
+
+def count_at(logits: Tensor, y: Tensor, known: Tensor, grid: Tensor) -> Tensor:
+    """(T, C, 4) multi-label counts at each threshold of a grid."""
+    return torch.stack([count(decide(logits, "multi", threshold), y, known) for threshold in grid])
+
+
+def best_thresholds(counts: Tensor, grid: Tensor) -> Tensor:
+    """(C,) the threshold with the highest F1 of each class: nearest 0.5 among equals, 0.5 without a positive."""
+    nearest_half = (grid - 0.5).abs().argsort(stable=True)
+    scores_at = torch.stack([f1(at) for at in counts[nearest_half]])  # (T, C)
+    best = grid[nearest_half][scores_at.argmax(0)]
+    positives = counts[0, :, 0] + counts[0, :, 2]
+    return torch.where(positives > 0, best, 0.5)
+
+
 def f1(counts: Tensor) -> Tensor:
     """(C,) F1 per class, 0 where it is undefined."""
     tp, fp, fn, _ = counts.double().unbind(1)

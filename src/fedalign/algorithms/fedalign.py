@@ -46,34 +46,28 @@ class FedAlign(Algorithm):
     def prepare(self, visit: Visit) -> Examples:
         if not self.alignment:
             return visit.data
-        single = visit.model.task == "single"
-        data = visit.data
+        data, single = visit.data, visit.model.task == "single"
         near = self.near if self.near is not None else (99.0 if single else 99.9)
         far = self.far if self.far is not None else (50.0 if single else 99.9)
-        nearness = self._nearness(visit.start, data)  # (n, C)
+        view = (self.nearness(visit.start, data), data.y, data.known, data.classes)
         if single:
-            y, known = alignment.pseudo_labels_single(nearness, data.y, data.known, data.classes, near, far)
+            y, known = alignment.pseudo_labels_single(*view, near, far)
         else:
             clamp = None if self.clamp == "off" else float(self.clamp)
-            trusted = torch.ones(len(data.classes), dtype=torch.bool)
-            if self.gate > 0:
-                trusted = visit.received["class_f1"] > self.gate
-            y, known = alignment.pseudo_labels_multi(
-                nearness, data.y, data.known, data.classes, near, far, clamp, trusted
-            )
+            trusted = visit.received["class_f1"] > self.gate if self.gate > 0 else torch.ones_like(data.classes)
+            y, known = alignment.pseudo_labels_multi(*view, near, far, clamp, trusted)
         aligned = replace(data, y=y, known=known)
-        return aligned if self.pseudo_weight is None else two_terms(data, aligned, self.pseudo_weight, single)
+        return aligned if self.pseudo_weight is None else alignment.two_terms(data, aligned, self.pseudo_weight, single)
 
-    def _nearness(self, model: DualEncoder, data: Examples) -> Tensor:
-        """How near each row is to each class, by the model as received."""
+    def nearness(self, model: DualEncoder, data: Examples) -> Tensor:
+        """(n, C) how near each row is to each class, by the model as received."""
+        single = model.task == "single"
         with torch.no_grad():
             z = model.encode(data.x)
             if self.semantics == "none":
                 logits = model.label_encoder(z)
-                return torch.softmax(logits, -1) if model.task == "single" else torch.sigmoid(logits)
-            kind = self.similarity
-            if kind == "auto":
-                kind = "cosine" if model.task == "single" else "dot"
+                return torch.softmax(logits, -1) if single else torch.sigmoid(logits)
+            kind = ("cosine" if single else "dot") if self.similarity == "auto" else self.similarity
             return alignment.similarity(z, model.anchors(), kind)
 
     def phases(self, model: DualEncoder) -> list[list[nn.Parameter]]:
@@ -87,13 +81,6 @@ class FedAlign(Algorithm):
 
     def observe(self, server: Server, class_f1: Tensor) -> Server:
         return replace(server, extra={**server.extra, "class_f1": class_f1.float()})
-
-
-def two_terms(data: Examples, aligned: Examples, weight: float, single: bool) -> Examples:
-    """Weights that turn the mean over all rows into L + weight * L', L' being the mean over pseudo-labelled rows."""
-    added = aligned.known & ~data.known  # (n, C)
-    taught = (added & (aligned.y > 0) if single else added).any(1).sum().clamp(min=1)
-    return replace(aligned, weight=torch.where(added, weight * len(data) / taught, 1.0))
 
 
 algorithm = FedAlign

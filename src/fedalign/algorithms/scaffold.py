@@ -8,7 +8,7 @@ from typing import Annotated
 
 import torch
 from pydantic import Field
-from torch import nn
+from torch import Tensor, nn
 
 from fedalign.aggregate import added
 from fedalign.algorithm import Algorithm
@@ -31,33 +31,28 @@ class Scaffold(Algorithm):
     def start(self, model: DualEncoder, num_clients: int) -> Server:
         server = super().start(model, num_clients)
         zeros = {CONTROL + name: torch.zeros_like(value) for name, value in server.weights.items()}
-        return replace(server, extra={**server.extra, **zeros})
+        return replace(server, extra=zeros) if self.control else server
 
     def correct(self, visit: Visit) -> None:
-        with torch.no_grad():
-            for name, weight, rate in rates(visit):
-                drift = visit.received[CONTROL + name] - own(visit, name)
-                weight.sub_(rate * self.control * drift)
+        if self.control:
+            with torch.no_grad():
+                for name, weight, rate in rates(visit):
+                    weight.sub_(rate * self.control * (visit.received[CONTROL + name] - own(visit, name)))
 
     def finish(self, visit: Visit) -> tuple[Arrays, Arrays]:
-        send, remember = {}, {}
+        if not self.control:
+            return {}, {}
         start = visit.start.arrays()
+        change, new = {}, {}
         for name, weight, rate in rates(visit):
-            old = own(visit, name)
-            new = old
-            if visit.steps:
-                new = old - visit.received[CONTROL + name] + (start[name] - weight.detach()) / (visit.steps * rate)
-            send[CONTROL + name] = new - old
-            remember[CONTROL + name] = new
-        return send, remember
+            step = (start[name] - weight.detach()) / (max(visit.steps, 1) * rate)
+            change[CONTROL + name] = step - visit.received[CONTROL + name] if visit.steps else torch.zeros_like(step)
+            new[CONTROL + name] = own(visit, name) + change[CONTROL + name]
+        return change, new
 
     def aggregate(self, server: Server, updates: Sequence[Update]) -> Server:
         moved = super().aggregate(server, updates)
-        weights = moved.weights
-        if self.server_rate != 1:
-            weights = {
-                name: torch.lerp(value, weights[name], self.server_rate) for name, value in server.weights.items()
-            }
+        weights = {k: torch.lerp(old, moved.weights[k], self.server_rate) for k, old in server.weights.items()}
         # over all clients, not only the chosen: an absent client's variate is as it was
         extra = added(server.extra, [update.extra for update in updates], 1 / server.num_clients)
         return replace(moved, weights=weights, extra=extra)
@@ -70,7 +65,7 @@ def rates(visit: Visit) -> Iterator[tuple[str, nn.Parameter, float]]:
         yield name, weight, (visit.config.label_lr or visit.config.lr) if id(weight) in labels else visit.config.lr
 
 
-def own(visit: Visit, name: str) -> torch.Tensor:
+def own(visit: Visit, name: str) -> Tensor:
     """The client's variate, zero before its first visit."""
     return visit.memory.get(CONTROL + name, torch.zeros_like(visit.received[CONTROL + name]))
 

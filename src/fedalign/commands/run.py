@@ -26,6 +26,10 @@ def command(
     rounds: Annotated[int | None, typer.Option(help="Number of rounds.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of everything random.")] = None,
     out: Annotated[Path | None, typer.Option(help="The run's folder; default runs/NAME.")] = None,
+    engine: Annotated[str | None, typer.Option(help="local (default), or flower for its Ray simulation.")] = None,
+    simulation: Annotated[
+        bool, typer.Option("--simulation", help="With --engine flower: simulate all parties here (see also deploy).")
+    ] = False,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override one setting; may be repeated.")
     ] = None,
@@ -49,7 +53,10 @@ def command(
         if not resume:
             raise UserError(f"{source} is a run's folder; add --resume to go on with it")
         out, source = folder, str(folder / "config.toml")
-    config = configs.load(source, settings or [], rounds=rounds, seed=seed)
+    if simulation and engine != "flower":
+        raise UserError("--simulation goes with --engine flower; without it a run is a simulation in this process")
+    chosen = [] if engine is None else [f"engine.name={engine}"]
+    config = configs.load(source, [*(settings or []), *chosen], rounds=rounds, seed=seed)
     if print_config:
         typer.echo(configs.to_toml(config), nl=False)
         return

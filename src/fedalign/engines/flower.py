@@ -185,11 +185,11 @@ class FlowerEngine:
         self.here.memory.put(client, memory)
         return Reply(client, read_update(content), kept=size_of(memory), notes=dict(content["notes"]))
 
-    def score(self, weights: Arrays) -> Tensor | None:
-        return self.here.score(weights)
+    def score(self, weights: Arrays, thresholds: Tensor | None = None) -> Tensor | None:
+        return self.here.score(weights, thresholds)
 
-    def validate(self, weights: Arrays) -> Tensor | None:
-        return self.here.validate(weights)
+    def validate(self, weights: Arrays, grid: Tensor | None = None) -> Tensor | None:
+        return self.here.validate(weights, grid)
 
 
 # --- the client's side -----------------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ from fedalign.memory import ClientMemory
 from fedalign.types import Arrays, Examples, Party, Sequences, Server, size_of
 
 CHUNK = 256  # rows scored at once
+Counter = Callable[[Tensor, Examples], Tensor]  # logits of some rows to counts that add up
 
 
 @dataclass(frozen=True)
@@ -105,23 +106,29 @@ class LocalEngine:
         self.on_visit(client)
         return Reply(client, update, kept=size_of(memory), notes=onlooker.notes)
 
-    def score(self, weights: Arrays) -> Tensor | None:
+    def score(self, weights: Arrays, thresholds: Tensor | None = None) -> Tensor | None:
         test = self.plan.federation.test
-        return None if test is None else self.count(weights, [test])
+        return None if test is None else self.count(weights, [test], self._decided(thresholds))
 
-    def validate(self, weights: Arrays) -> Tensor | None:
+    def validate(self, weights: Arrays, grid: Tensor | None = None) -> Tensor | None:
         held = [party.validation for party in self.plan.federation.parties if party.validation is not None]
-        return self.count(weights, held) if held else None
+        if not held:
+            return None
+        if grid is None:
+            return self.count(weights, held, self._decided(None))
+        return self.count(weights, held, lambda logits, rows: metrics.count_at(logits, rows.y, rows.known, grid))
 
-    def count(self, weights: Arrays, parts: Sequence[Examples]) -> Tensor:
-        """(C, 4) counts of decisions on these rows."""
+    def _decided(self, thresholds: Tensor | None) -> Counter:
+        task = self.plan.federation.task
+        return lambda logits, rows: metrics.count(metrics.decide(logits, task, thresholds), rows.y, rows.known)
+
+    def count(self, weights: Arrays, parts: Sequence[Examples], counter: Counter) -> Tensor:
+        """Counts of decisions on these rows, summed."""
         jobs = [(part, rows) for part in parts for rows in chunks(part)]
-        total = torch.zeros(len(self.plan.federation.label_names), 4, dtype=torch.int64)
-        for found in self.pool.map(lambda job: self._count(weights, *job), jobs):
-            total += found
-        return total
+        found = self.pool.map(lambda job: self._count(weights, job[0], job[1], counter), jobs)
+        return sum(found, start=torch.zeros(len(self.plan.federation.label_names), 4, dtype=torch.int64))
 
-    def _count(self, weights: Arrays, part: Examples, rows: Tensor) -> Tensor:
+    def _count(self, weights: Arrays, part: Examples, rows: Tensor, counter: Counter) -> Tensor:
         bench = self._benches.get()
         try:
             batch = part.take(rows)
@@ -129,7 +136,7 @@ class LocalEngine:
                 logits = bench.start.load(weights)(batch.x)
         finally:
             self._benches.put(bench)
-        return metrics.count(metrics.decide(logits, bench.start.task), batch.y, batch.known)
+        return counter(logits, batch)
 
 
 class Bystander(Onlooker):

@@ -15,8 +15,11 @@ class Method:
     follows_rates: bool = False  # trains at the preset's own rates; others are tried at each of them
 
 
-def _method(title: str, algorithm: str, *, follows_rates: bool = False, **options: Any) -> Method:
-    return Method(title, {"algorithm": {"name": algorithm, **options}}, follows_rates)
+NO_NAMES = {"source": "random", "file": ""}  # a method that looks at no names does not depend on their vectors
+
+
+def _method(title: str, algorithm: str, **options: Any) -> Method:
+    return Method(title, {"algorithm": {"name": algorithm, **options}, "labels": NO_NAMES})
 
 
 METHODS: dict[str, Method] = {
@@ -33,7 +36,7 @@ METHODS: dict[str, Method] = {
     "fedalign-no-alignment": Method("FedAlign w/o AL", {"algorithm": {"alignment": False}}, follows_rates=True),
     "fedalign-no-semantics": Method(
         "FedAlign w/o SE",
-        {"algorithm": {"semantics": "none", "alternating": False, "owner_rows": False}},
+        {"algorithm": {"semantics": "none", "alternating": False, "owner_rows": False}, "labels": NO_NAMES},
     ),
     "fedalign-random-names": Method(
         "FedAlign, random rows", {"algorithm": {"semantics": "random"}}, follows_rates=True
@@ -43,11 +46,12 @@ METHODS: dict[str, Method] = {
     "fedavg-owner-rows": _method("FedAvg + owner rows", "fedavg", owner_rows=True),
     "fedavg-complement": _method("FedAvg + complement", "fedavg", complement=True),
     "fedavg-both": _method("FedAvg + owner rows + complement", "fedavg", owner_rows=True, complement=True),
-    "fedalign-plus": Method("FedAlign-plus (with complement)", {"algorithm": {"complement": True}}, follows_rates=True),
+    "fedalign-plus": Method("FedAlign-plus", {"algorithm": {"complement": True}}, follows_rates=True),
     "centralised": Method(
-        "centralised, all labels",
+        "centralised",
         {
             "algorithm": {"name": "fedavg"},
+            "labels": NO_NAMES,
             "partition": {"kind": "centralised"},
             "clients_per_round": 1,
             "training": {"epochs": 1},

@@ -21,6 +21,7 @@ from fedalign.engines.local import Local, cores
 from fedalign.errors import UserError
 from fedalign.federate import Plan, describe, rounds
 from fedalign.files import write_atomically
+from fedalign.report.facts import decisions
 from fedalign.report.reading import Found
 
 FORMAT = 1
@@ -61,7 +62,8 @@ def train(plan: Plan, party: int, count: int, on_visit: Callable[[], None]) -> d
         for now in rounds(single, engine, server):
             server = now.server
             on_visit()
-        scores = metrics.scores(engine.count(server.weights, [test]), plan.federation.task)
+    decided = decisions(single.model.twin().load(server.weights), test)
+    scores = metrics.scores(metrics.count(decided, test.y, test.known), plan.federation.task)
     found = {"name": plan.federation.parties[party].name, "visits": count}
     return found | {key: value for key, value in describe(scores).items() if key in ("f1", "accuracy", "class_f1")}
 

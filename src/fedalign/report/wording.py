@@ -55,6 +55,9 @@ def classes_said(run: Found) -> str:
     never = never_answered(run)
     if never:
         said += f" Never predicted: {', '.join(never)}."
+    chosen = run.result.get("thresholds")
+    if isinstance(chosen, dict) and (f1 := number(chosen.get("f1"))) is not None:
+        said += f" With a threshold for each class, chosen on validation rows, F1 is {100 * f1:.2f}."
     parties = parties_of(run)
     if parties:
         nobody = [name for c, name in enumerate(names) if not any(c in p.get("classes", []) for p in parties)]

@@ -1,0 +1,202 @@
+"""A trained model that can be asked: rows in, label names and probabilities out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+from torch.nn import functional as F
+
+import fedalign
+from fedalign import metrics, rooms
+from fedalign.errors import UserError, nearest
+from fedalign.files import write_atomically
+from fedalign.inputs import Features, Inputs, Text, inputs_from_json
+from fedalign.labels.names import allowed, normalised
+from fedalign.model import DualEncoder, LabelEncoder
+from fedalign.types import Rows, Sequences, Task, take
+
+FORMAT = 1
+CHUNK = 256  # rows scored at once by a thread
+
+
+@dataclass(frozen=True)
+class Model:
+    """Everything needed to predict: the network, the names of its classes, how rows are read, thresholds."""
+
+    network: DualEncoder
+    label_names: tuple[str, ...]
+    inputs: Inputs
+    thresholds: Tensor | None = None  # (C,) multi-label; None: 0.5 everywhere
+    card: dict[str, Any] | None = None  # labels.json as it was read
+
+    @property
+    def task(self) -> Task:
+        return self.network.task
+
+    # --- files --------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Model:
+        """From a run's folder, or one that `save` or `fedalign export` wrote."""
+        folder = Path(folder)
+        card = read_card(folder)
+        try:
+            arrays = load((folder / "model.safetensors").read_bytes())
+        except OSError as error:
+            raise UserError(f"{folder} holds no model.safetensors; is the run finished?") from error
+        except SafetensorError as error:
+            raise UserError(f"{folder / 'model.safetensors'} is not a safetensors file ({error})") from error
+        inputs = inputs_from_json(json.dumps(card["inputs"]))
+        options = dict(card["encoder"])
+        encoder = rooms.build("encoders", options.pop("name"), options).build(inputs.shape, torch.Generator())
+        names = tuple(card["label_names"])
+        head = LabelEncoder(torch.zeros(len(names), encoder.dim), **card["head"])
+        network = DualEncoder(encoder, head, card["task"])
+        for name, value in network.named_parameters():
+            if name not in arrays or arrays[name].shape != value.shape:
+                raise UserError(
+                    f"{folder}: model.safetensors does not fit labels.json ({name}); they are of two models"
+                )
+        thresholds = card.get("thresholds")
+        return cls(network.load(arrays), names, inputs, None if thresholds is None else torch.tensor(thresholds), card)
+
+    def save(self, folder: str | Path) -> Path:
+        """Writes model.safetensors and labels.json."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        card = {
+            **(self.card or {}),
+            "format": FORMAT,
+            "fedalign": fedalign.__version__,
+            "task": self.task,
+            "label_names": list(self.label_names),
+            "head": {
+                "bias": self.network.label_encoder.bias is not None,
+                "normalise": self.network.label_encoder.normalise,
+            },
+            "inputs": self.inputs.model_dump(mode="json"),
+            "thresholds": None if self.thresholds is None else self.thresholds.tolist(),
+        }
+        write_atomically(folder / "model.safetensors", save(self.network.arrays()))
+        write_atomically(folder / "labels.json", json.dumps(card, indent=1, ensure_ascii=False))
+        return folder
+
+    # --- asking -------------------------------------------------------------------------------------------------
+
+    def logits(self, rows: Any) -> Tensor:
+        """(n, C) for raw rows: texts, recordings, or a table of numbers."""
+        x = self.prepared(rows)
+        order = torch.arange(len(x))
+        if isinstance(x, Sequences):
+            order = x.lengths.argsort(descending=True, stable=True)  # rows of similar length together
+        result = torch.empty(len(x), len(self.label_names))
+        parts = list(order.split(CHUNK)) if len(x) else []
+
+        def score(part: Tensor) -> Tensor:
+            with torch.no_grad():
+                return self.network(take(x, part))
+
+        if len(parts) < 2:
+            found: Iterable[Tensor] = map(score, parts)
+        else:
+            with ThreadPoolExecutor(initializer=torch.set_num_threads, initargs=(1,)) as pool:
+                found = list(pool.map(score, parts))
+        for part, values in zip(parts, found, strict=True):
+            result[part] = values
+        return result
+
+    def prepared(self, rows: Any) -> Rows:
+        """Raw rows as the network reads them; rows already prepared are taken as they are."""
+        if isinstance(rows, Sequences | Tensor):
+            return rows
+        if isinstance(self.inputs, Text):
+            if isinstance(rows, str) or not all(isinstance(row, str) for row in rows):
+                raise UserError("this model reads texts: give a list of strings")
+            return self.inputs.rows(rows)
+        if isinstance(self.inputs, Features):
+            return self.inputs.rows(_numbers(rows, len(self.inputs.scaling.mean), dims=2))
+        width = len(self.inputs.scaling.mean)
+        return self.inputs.rows([_numbers(row, width, dims=2) for row in rows])
+
+    def predict_proba(self, rows: Any) -> np.ndarray:
+        """(n, C) probabilities, columns in the order of `label_names`."""
+        logits = self.logits(rows)
+        return (torch.softmax(logits, 1) if self.task == "single" else torch.sigmoid(logits)).numpy()
+
+    def predict(self, rows: Any) -> list[str] | list[list[str]]:
+        """The class of each row, or in multi-label the list of its classes."""
+        chosen = metrics.decide(self.logits(rows), self.task, self.thresholds)
+        if self.task == "single":
+            return [self.label_names[int(row.int().argmax())] for row in chosen]
+        return [[self.label_names[c] for c in row.nonzero().flatten().tolist()] for row in chosen]
+
+    def class_of(self, name: str) -> int:
+        """The column of a class, by its name however it is spelt."""
+        keys = [normalised(known) for known in self.label_names]
+        if normalised(name) not in keys:
+            raise UserError(f"the model has no class {name!r}{nearest(name, self.label_names)}")
+        return keys.index(normalised(name))
+
+    def similar(self, name: str, top: int = 5) -> list[tuple[str, float]]:
+        """The classes whose learned representations are nearest, with the cosine."""
+        rows = F.normalize(self.network.anchors(), dim=1)
+        own = self.class_of(name)
+        cosine = rows @ rows[own]
+        order = [c for c in cosine.argsort(descending=True).tolist() if c != own]
+        return [(self.label_names[c], round(float(cosine[c]), 4)) for c in order[:top]]
+
+    # --- a new class --------------------------------------------------------------------------------------------
+
+    def with_row(self, name: str, row: Tensor) -> Model:
+        """The model with one more class whose representation is given."""
+        name = allowed(name)
+        if normalised(name) in [normalised(known) for known in self.label_names]:
+            raise UserError(f"the model has a class {name!r} already")
+        old = self.network.label_encoder
+        head = LabelEncoder(torch.cat([old.weight.detach(), row.view(1, -1)]), old.bias is not None, old.normalise)
+        if old.bias is not None and head.bias is not None:
+            with torch.no_grad():
+                head.bias[:-1] = old.bias
+                head.bias[-1] = old.bias.mean()
+        thresholds = None if self.thresholds is None else torch.cat([self.thresholds, torch.tensor([0.5])])
+        network = DualEncoder(self.network.data_encoder, head, self.task)
+        return replace(self, network=network, label_names=(*self.label_names, name), thresholds=thresholds)
+
+
+def read_card(folder: Path) -> dict[str, Any]:
+    """labels.json, checked; an older or newer file says what to do."""
+    path = folder / "labels.json"
+    if not path.is_file():
+        hint = "the run is not finished; resume it first" if (folder / "config.toml").is_file() else "check the path"
+        raise UserError(f"{folder} holds no trained model (labels.json is missing): {hint}")
+    try:
+        card = json.loads(path.read_text(encoding="utf-8"))
+        version = card["format"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path} is damaged ({error}); train or export the model again") from error
+    if version != FORMAT:
+        raise UserError(f"{path} has format {version}, this fedalign reads {FORMAT}; install the version that wrote it")
+    missing = {"task", "label_names", "encoder", "head", "inputs"} - card.keys()
+    if missing:
+        raise UserError(f"{path} lacks {', '.join(sorted(missing))}; train or export the model again")
+    return dict(card)
+
+
+def _numbers(rows: Any, width: int, dims: int) -> np.ndarray:
+    try:
+        array = np.asarray(rows, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"this model reads numbers: {error}") from error
+    if array.ndim != dims or array.shape[-1] != width:
+        raise UserError(f"this model reads rows of {width} numbers, not an array of shape {array.shape}")
+    return array
