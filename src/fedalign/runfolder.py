@@ -36,6 +36,17 @@ STATE, PREVIOUS = "state.json", "state.previous.json"
 
 
 @dataclass(frozen=True)
+class Saved:
+    """A checkpoint as it was read."""
+
+    round: int
+    fingerprint: str
+    weights: Arrays
+    extra: Arrays
+    clients: dict[str, list[str]]  # client: [file, SHA-256] of what it remembers
+
+
+@dataclass(frozen=True)
 class RunFolder:
     path: Path
 
@@ -157,8 +168,8 @@ class RunFolder:
         self._cut_metrics(0)
         return 0, server
 
-    def newest(self) -> tuple[int, Arrays] | None:
-        """(round, weights) of the last intact state, for looking at a run without going on with it."""
+    def newest(self) -> Saved | None:
+        """The last intact state, for looking at a run without going on with it; nothing is changed."""
         for name in (STATE, PREVIOUS):
             state = self._read_state(name)
             if state is not None:
@@ -166,9 +177,11 @@ class RunFolder:
                     arrays = self._read_arrays(*state["server"])
                 except (OSError, ValueError, SafetensorError):
                     continue
-                return state["round"], {
-                    k.removeprefix("weights/"): v for k, v in arrays.items() if k.startswith("weights/")
-                }
+                parts = [
+                    {k.removeprefix(start): v for k, v in arrays.items() if k.startswith(start)}
+                    for start in ("weights/", "extra/")
+                ]
+                return Saved(state["round"], state.get("fingerprint", ""), parts[0], parts[1], state["clients"])
         return None
 
     def _read_state(self, name: str) -> dict[str, Any] | None:

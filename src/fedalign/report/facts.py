@@ -163,7 +163,7 @@ def weights_of(run: Found) -> tuple[int, Arrays]:
     newest = RunFolder(run.folder).newest()
     if newest is None:
         raise UserError("there is neither a model nor an intact checkpoint")
-    return newest
+    return newest.round, newest.weights
 
 
 def complete(run: Found, rebuilder: Rebuilder, say: Callable[[str], None] = lambda message: None) -> None:

@@ -55,7 +55,7 @@ def lines(
     with drawing():
         below = len(series) > 1 or level is not None
         rows = -(-(len(series) + (level is not None)) // 2) if below else 0
-        figure = blank(WIDTH, 250 + 17 * rows, bottom=44 + 17 * rows)
+        figure = blank(WIDTH, 250 + 14.5 * rows, bottom=46 + 14.5 * rows)
         axes = figure.subplots()
         for one in series:
             colour, dash, marker = (choice[one.look % len(choice)] for choice in (COLOURS, DASHES, MARKERS))
@@ -236,7 +236,7 @@ def intervals(
     """For each name a dot with its spread in each group: (label, values, spreads)."""
     with drawing():
         step = 0.8 / max(len(groups), 1)
-        below = 46 + 17 * -(-len(groups) // 2)
+        below = 46 + 14.5 * -(-len(groups) // 2)
         height = below + 30 + max(19, 13 * len(groups)) * len(names)
         figure = blank(WIDTH, height, left=14 + letters(names), bottom=below)
         axes = figure.subplots()

@@ -64,13 +64,8 @@ class Entry:
         middle = [statistics.fmean(column) for column in columns]
         if len(curves) == 1:
             return rounds, middle, [], []
-        sd = [statistics.stdev(column) for column in columns]
-        return (
-            rounds,
-            middle,
-            [m - s for m, s in zip(middle, sd, strict=True)],
-            [m + s for m, s in zip(middle, sd, strict=True)],
-        )
+        edges = [(m, statistics.stdev(column)) for m, column in zip(middle, columns, strict=True)]
+        return rounds, middle, [max(m - s, 0.0) for m, s in edges], [min(m + s, 100.0) for m, s in edges]
 
     def class_f1(self) -> list[float | None]:
         """Percent, mean over the runs."""
@@ -116,9 +111,13 @@ def arranged(runs: Sequence[Found]) -> list[Setting]:
         entries[key].runs.append(run)
     found = [setting for setting, _ in settings.values()]
     for setting in found:
+        setting.entries.sort(key=_place)  # the paper's order; a comparison's folder lists methods by spelling
         _tell_apart(setting.entries)
-        for i, entry in enumerate(setting.entries):
-            entry.look = i
+        # the two that every comparison is about keep their look from page to page
+        fixed = {title: i for i, title in enumerate(("FedAlign", "FedAvg"))}
+        others = iter(range(len(fixed), len(fixed) + len(setting.entries)))
+        for entry in setting.entries:
+            entry.look = fixed[entry.title] if entry.title in fixed else next(others)
     return found
 
 
@@ -141,6 +140,12 @@ def _title(run: Found) -> str:
         if name in METHODS:
             return METHODS[name].title + (f", rate {rate}" if rate else "")
     return TITLES.get(run.algorithm, run.algorithm.rpartition("/")[2].removesuffix(".py"))
+
+
+def _place(entry: Entry) -> int:
+    known = [method.title for method in METHODS.values()]
+    title = entry.title.split(", rate ")[0]
+    return known.index(title) if title in known else len(known)
 
 
 def _tell_apart(entries: list[Entry]) -> None:

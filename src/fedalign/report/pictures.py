@@ -15,6 +15,8 @@ from fedalign.report.reading import Found, number
 from fedalign.report.style import WIDTH, inline
 from fedalign.report.tables import gains
 
+MOST_BANDS = 4  # more of them hide each other
+
 
 @dataclass(frozen=True)
 class Picture:
@@ -30,23 +32,29 @@ class Picture:
         return inline(self.figure, self.name, self.title)
 
     @property
-    def wide(self) -> bool:
-        return bool(self.figure.get_figwidth() * 72 > 1.2 * WIDTH)
+    def width(self) -> int:
+        """Pixels it would like to have."""
+        return round(self.figure.get_figwidth() * 72 * (1.3 if self.figure.get_figwidth() * 72 < 1.2 * WIDTH else 1.1))
 
 
 def curves(setting: Setting, prefix: str) -> list[Picture]:
     """F1 and accuracy by round; with seeds, the band is one standard deviation."""
     found = []
     banded = any(len(entry.runs) > 1 for entry in setting.entries)
+    crowded = len(setting.entries) > MOST_BANDS
     for key, title in (("f1", "F1"), ("accuracy", "Accuracy")):
         series = []
         for entry in setting.entries:
             rounds, middle, low, high = entry.band(key)
             if rounds:
-                series.append(Line(entry.title, rounds, middle, low, high, entry.look))
+                plain = crowded and entry is not setting.best
+                series.append(
+                    Line(entry.title, rounds, middle, [] if plain else low, [] if plain else high, entry.look)
+                )
         if series:
             figure = figures.lines(series, title, "round", "percent")
-            caption = "Bands: one standard deviation over seeds." if banded else ""
+            whose = f" of {setting.best.title}" if crowded else ""
+            caption = f"Band{whose}: one standard deviation over seeds." if banded else ""
             found.append(Picture(figure, f"{prefix}-{key}", f"{title} by round", caption))
     return found
 

@@ -27,7 +27,7 @@ logging.getLogger("matplotlib").setLevel(logging.ERROR)  # no word of font cache
 
 INK, SOFT, GRID = "#1c2126", "#5b6571", "#d7dce2"
 # Okabe and Ito's colours, the yellow and the sky darkened so that thin lines show on white
-COLOURS = ("#0072b2", "#d55e00", "#008f68", "#b0558a", "#8a6d00", "#3a8fc7", "#7b4fb5", "#c23b3b", "#4d5a66")
+COLOURS = ("#0072b2", "#d55e00", "#008f68", "#b0558a", "#8a6d00", "#1f7f86", "#7b4fb5", "#c23b3b", "#4d5a66")
 DASHES = ("-", "--", "-.", ":", (0, (6, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (8, 2, 2, 2)), (0, (4, 3)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<")
 VARIABLES = {INK: "--ink", SOFT: "--soft", GRID: "--line"} | {c: f"--c{i}" for i, c in enumerate(COLOURS)}

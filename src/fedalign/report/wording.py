@@ -92,7 +92,9 @@ def trained(setting: Setting) -> list[tuple[str, str]]:
     if isinstance(training, dict):
         chosen = min(int(number(table.get("clients_per_round")) or 0), len(parties) or 10**9)
         rounds, epochs = table.get("rounds", "?"), training.get("epochs", "?")
-        said.append(("plan", f"{rounds} rounds, {chosen} parties a round, {epochs} epochs each"))
+        said.append(
+            ("plan", f"{rounds} rounds, {chosen} parties a round, {epochs} epoch{'' if epochs == 1 else 's'} each")
+        )
     if facts.get("weights"):
         encoder = table.get("encoder")
         kind = f"{encoder.get('name')}, " if isinstance(encoder, dict) else ""
@@ -105,6 +107,8 @@ def trained(setting: Setting) -> list[tuple[str, str]]:
 
 def _titles(setting: Setting) -> str:
     titles = [entry.title for entry in setting.entries]
+    if len(titles) > 3:
+        return str(len(titles))
     return ", ".join(printable(title, 60) for title in titles)
 
 
