@@ -12,7 +12,7 @@ from torch import Tensor
 
 import fedalign
 from fedalign.diagnosis import bound, spaces
-from fedalign.diagnosis.divergence import ENOUGH, Distance, between, distance
+from fedalign.diagnosis.divergence import ENOUGH, Distance, between, distance, one_thread
 from fedalign.diagnosis.visits import State, Visited, revisit
 from fedalign.federate import Plan
 from fedalign.keys import numpy_generator
@@ -49,7 +49,8 @@ def diagnose(plan: Plan, state: State, quick: bool = False, say: Say = lambda me
         say(f"distances of {parties[m].name} ({m + 1} of {len(parties)})")
         found.append(_party(plan, model, sides, visited[m], m, quick))
     say("local models against each other")
-    compared = _spaces(plan, model, visited)
+    with one_thread():
+        compared = _spaces(plan, model, visited)
     result: dict[str, Any] = {
         "format": FORMAT,
         "fedalign": fedalign.__version__,

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedalign.files import write_atomically
+from fedalign.files import csv_text, write_atomically
 from fedalign.report.diagnosed import drawn
 from fedalign.report.style import save
 
@@ -33,9 +31,9 @@ def write(folder: Path, found: dict[str, Any], kinds: Sequence[str] = ("svg", "p
     """RUN/diagnosis: diagnosis.json last, so that it stands for all of them."""
     place = folder / FOLDER
     place.mkdir(exist_ok=True)
-    write_atomically(place / "parties.csv", as_csv(_parties(found)))
+    write_atomically(place / "parties.csv", csv_text(_parties(found)))
     if found.get("spaces"):
-        write_atomically(place / "pairs.csv", as_csv(_pairs(found["spaces"])))
+        write_atomically(place / "pairs.csv", csv_text(_pairs(found["spaces"])))
     for name, (figure, _) in drawn(found).items():
         for kind in kinds:
             save(figure, place / f"{name}.{kind}")
@@ -57,17 +55,3 @@ def _pairs(spaces: dict[str, Any]) -> Iterable[list[Any]]:
     for i, one in enumerate(spaces["names"]):
         for j, other in enumerate(spaces["names"]):
             yield [one, other, *(spaces[key][i][j] for key in keys)]
-
-
-def as_csv(rows: Iterable[Sequence[Any]]) -> str:
-    """CSV in which no text can be taken for a formula."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    for row in rows:
-        writer.writerow(["" if cell is None else guarded(cell) for cell in row])
-    return text.getvalue()
-
-
-def guarded(cell: Any) -> Any:
-    """A spreadsheet must take a name for a name: text that begins like a formula gets a mark before it."""
-    return f"'{cell}" if isinstance(cell, str) and cell[:1] in ("=", "+", "-", "@", "\t", "\r") else cell

@@ -48,7 +48,7 @@ def drawn(diagnosis: dict[str, Any]) -> dict[str, tuple[Figure, str]]:
             if shown.shape == (len(names), len(names)) and len(names):
                 if key != "cross_accuracy":
                     np.fill_diagonal(shown, np.nan)
-                figure = figures.square(shown, names, names, title, low=0, high=1, bar=bar, digits=2)
+                figure = figures.square(figures.Map(title, shown, bar, 0, 1, digits=2), names, names)
                 found[key] = (figure, CAPTIONS[key])
     return found
 

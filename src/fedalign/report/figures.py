@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
 from fedalign.report.style import (
@@ -128,52 +129,66 @@ def _dots(axes: Axes, values: Sequence[float | None], marker: str, colour: str, 
         )
 
 
-def square(
-    values: np.ndarray,
-    rows: Sequence[str],
-    columns: Sequence[str],
-    title: str,
-    *,
-    x_label: str = "",
-    y_label: str = "",
-    low: float | None = None,
-    high: float | None = None,
-    bar: str = "",
-    digits: int | None = None,
-    counts: np.ndarray | None = None,
+@dataclass(frozen=True)
+class Map:
+    """A matrix to be shown, bright is high; NaN stays empty."""
+
+    title: str
+    values: np.ndarray
+    bar: str = ""
+    low: float | None = None
+    high: float | None = None
+    digits: int | None = None  # of the numbers written into few cells
+    counts: np.ndarray | None = None  # to be written in instead of the values
+
+
+def square(shown: Map, rows: Sequence[str], columns: Sequence[str], x_label: str = "", y_label: str = "") -> Figure:
+    return squares([shown], rows, columns, x_label, y_label)
+
+
+def squares(
+    maps: Sequence[Map], rows: Sequence[str], columns: Sequence[str], x_label: str = "", y_label: str = ""
 ) -> Figure:
-    """A map of a matrix, bright is high; NaN stays empty. With few cells their numbers are written in: `counts` if
-    given, else the values with `digits`."""
+    """Maps of matrices with the same rows and columns, side by side; only the first names its rows."""
     many = max(len(rows), len(columns))
     cell = 34 if many <= 9 else (26 if many <= 14 else 14)
     small = 9.5 if many <= 14 else 8
     left = 10 + letters(rows, small) + (18 if y_label else 0)
     bottom = 12 + (0.82 * letters(columns, small) if many > 3 else 10) + (20 if x_label else 0)
-    side = max(WIDTH, left + 68 + cell * len(columns))
+    right = 68
+    inner = max(cell * len(columns), (WIDTH - left - right) if len(maps) == 1 else 0)
+    width = left + len(maps) * (inner + right)
+    height = bottom + 28 + cell * len(rows)
     with drawing():
-        figure = blank(side, bottom + 28 + cell * len(rows), left, bottom, right=58)
-        axes = figure.subplots()
-        axes.grid(False)
-        for spine in axes.spines.values():
-            spine.set_visible(False)
-        shown = np.ma.masked_invalid(np.asarray(values, dtype=float))
-        # the numbers of the image itself are stored, not a picture of the size it is shown at
-        image = axes.imshow(shown, cmap=MAP, vmin=low, vmax=high, interpolation="none", aspect="auto")
-        if many <= 14 and (digits is not None or counts is not None):
-            _write_cells(axes, shown, image.norm, counts, digits or 0)
-        axes.set_xticks(range(len(columns)), [printable(n, NAME) for n in columns], rotation=55 if many > 3 else 0)
-        if many > 3:
-            for tick in axes.get_xticklabels():
-                tick.set(horizontalalignment="right", rotation_mode="anchor")
-        axes.set_yticks(range(len(rows)), [printable(n, NAME) for n in rows])
-        axes.tick_params(length=0, labelsize=small)
-        axes.set(title=title, xlabel=x_label, ylabel=y_label)
-        place = axes.get_position()
-        beside = figure.add_axes((1 - 48 / side, place.y0, 9 / side, place.height))
-        colourbar = figure.colorbar(image, cax=beside, label=bar)
-        colourbar.outline.set_visible(False)
-        colourbar.ax.tick_params(length=2, labelsize=8.5)
+        figure = blank(width, height)
+        for i, one in enumerate(maps):
+            start = left + i * (inner + right)
+            axes = figure.add_axes((start / width, bottom / height, inner / width, cell * len(rows) / height))
+            image = _map(axes, one, many)
+            axes.set_xticks(range(len(columns)), [printable(n, NAME) for n in columns], rotation=55 if many > 3 else 0)
+            if many > 3:
+                for tick in axes.get_xticklabels():
+                    tick.set(horizontalalignment="right", rotation_mode="anchor")
+            axes.set_yticks(range(len(rows)), [printable(n, NAME) for n in rows] if not i else [""] * len(rows))
+            axes.tick_params(length=0, labelsize=small)
+            axes.set(title=one.title, xlabel=x_label, ylabel=y_label if not i else "")
+            place = ((start + inner + 8) / width, bottom / height, 9 / width, cell * len(rows) / height)
+            bar = figure.colorbar(image, cax=figure.add_axes(place), label=one.bar)
+            bar.outline.set_visible(False)
+            bar.ax.tick_params(length=2, labelsize=8.5)
     return figure
+
+
+def _map(axes: Axes, one: Map, many: int) -> AxesImage:
+    axes.grid(False)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+    shown = np.ma.masked_invalid(np.asarray(one.values, dtype=float))
+    # the numbers of the image itself are stored, not a picture of the size it is shown at
+    image = axes.imshow(shown, cmap=MAP, vmin=one.low, vmax=one.high, interpolation="none", aspect="auto")
+    if many <= 14 and (one.digits is not None or one.counts is not None):
+        _write_cells(axes, shown, image.norm, one.counts, one.digits or 0)
+    return image
 
 
 def _write_cells(axes: Axes, shown: np.ma.MaskedArray, norm: object, counts: np.ndarray | None, digits: int) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from fedalign.report import figures
-from fedalign.report.figures import Line
+from fedalign.report.figures import Line, Map
 from fedalign.report.grouping import Entry, Setting
 from fedalign.report.reading import Found, number
 from fedalign.report.style import WIDTH, inline
@@ -105,18 +105,8 @@ def crossed(run: Found, prefix: str, title: str) -> list[Picture]:
     if confusion is not None:
         rows = confusion.sum(1, keepdims=True)
         share = np.divide(100 * confusion, rows, out=np.full_like(confusion, np.nan), where=rows > 0)
-        figure = figures.square(
-            share,
-            names,
-            names,
-            "Confusion",
-            x_label="answer",
-            y_label="truth",
-            low=0,
-            high=100,
-            bar="percent of the class",
-            counts=confusion.astype(int),
-        )
+        shown = Map("Confusion", share, "percent of the class", 0, 100, counts=confusion.astype(int))
+        figure = figures.square(shown, names, names, "answer", "truth")
         caption = "Numbers: test rows. Colour: share of the class's rows."
         return [Picture(figure, f"{prefix}-confusion", f"Confusion, {title}", caption)]
     together = run.facts.get("together")
@@ -128,18 +118,8 @@ def crossed(run: Found, prefix: str, title: str) -> list[Picture]:
         alone = np.diag(counts)[:, None]
         share = np.divide(100 * counts, alone, out=np.full_like(counts, np.nan), where=alone > 0)
         np.fill_diagonal(share, np.nan)
-        figure = figures.square(
-            share,
-            names,
-            names,
-            f"Together {word}",
-            x_label="… also has",
-            y_label="a row with …",
-            low=0,
-            high=100,
-            bar="percent",
-            digits=0,
-        )
+        shown = Map(f"Together {word}", share, "percent", 0, 100, digits=0)
+        figure = figures.square(shown, names, names, "… also has", "a row with …")
         caption = "Of the test rows with the class at the left, the share that also has the class below."
         made.append(Picture(figure, f"{prefix}-together-{key}", f"Classes together {word}, {title}", caption))
     return made
@@ -155,7 +135,7 @@ def similarity(run: Found, prefix: str, title: str) -> list[Picture]:
     shown = values[np.ix_(order, order)]
     np.fill_diagonal(shown, np.nan)
     ordered = [names[i] for i in order]
-    figure = figures.square(shown, ordered, ordered, "Similarity of class representations", bar="cosine", digits=2)
+    figure = figures.square(Map("Similarity of class representations", shown, "cosine", digits=2), ordered, ordered)
     caption = "Bright: alike. Classes that are alike stand together."
     return [Picture(figure, f"{prefix}-similarity", f"Similarity of class representations, {title}", caption)]
 
