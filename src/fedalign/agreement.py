@@ -21,10 +21,10 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 
 from fedalign.errors import UserError
+from fedalign.formats import Ragged, printable, quoted
 from fedalign.inputs import Features, Inputs, Moments, Scaling, Series, Text, shared_vocabulary
 from fedalign.labels.names import Near, normalised, reconcile
 from fedalign.reading import Kind, Records
-from fedalign.tables import Ragged, printable, quoted
 from fedalign.types import Examples, Rows, Sequences, Task
 
 

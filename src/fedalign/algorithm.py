@@ -86,5 +86,5 @@ class Algorithm:
         return replace(server, weights=weights)
 
     def observe(self, server: Server, class_f1: Tensor) -> Server:
-        """Told how well the model does on each class (C,) by the clients' validation rows."""
+        """Told how well the model does on each class (C,) by the clients' validation rows; NaN: not known now."""
         return server

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedalign.errors import UserError
+from fedalign.formats import Batch, Problem, Report, quoted
 from fedalign.labels.names import MAX_NAMES, allowed, normalised
-from fedalign.tables import Batch, Problem, Report, quoted
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,10 @@ class Labels:
 
     @property
     def annotated(self) -> tuple[str, ...]:
-        """The classes that some row speaks of."""
-        return tuple(self.names[i] for i in np.flatnonzero(self.known.any(0)).tolist())
+        """The classes that these rows themselves speak of, in an order of their own: those that a cell names, and those
+        with a mark in their column."""
+        spoken = self.yes.any(0) | (self.known & ~self.whole[:, None]).any(0)
+        return tuple(sorted((self.names[i] for i in np.flatnonzero(spoken).tolist()), key=normalised))
 
 
 def joined(parts: Sequence[Labels]) -> Labels:

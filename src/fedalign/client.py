@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 
 import torch
@@ -12,6 +13,7 @@ from fedalign import losses
 from fedalign.algorithm import Algorithm
 from fedalign.config import Training
 from fedalign.errors import UserError
+from fedalign.keys import seeded
 from fedalign.model import DualEncoder
 from fedalign.noise import Noise
 from fedalign.types import Arrays, Examples, Server, Update, Visit
@@ -50,7 +52,20 @@ def visit(
 ) -> tuple[Update, Arrays]:
     """Trains on one client's rows. `key` (seed, round, client) fixes all randomness, so neither order nor engine
     nor resumption changes a result."""
-    onlooker = onlooker or Onlooker()
+    with nullcontext() if bench.model.keyed else seeded(*key):
+        return _visit(algorithm, bench, server, data, memory, config, key, onlooker or Onlooker())
+
+
+def _visit(
+    algorithm: Algorithm,
+    bench: Workbench,
+    server: Server,
+    data: Examples,
+    memory: Arrays,
+    config: Training,
+    key: tuple[int, int, int],
+    onlooker: Onlooker,
+) -> tuple[Update, Arrays]:
     model = bench.model.load(server.weights)
     check_memory(model, memory)
     remembered = {name: array for name, array in memory.items() if not name.startswith(OPTIMIZER)}

@@ -27,6 +27,8 @@ from fedalign.model import DualEncoder, LabelEncoder, random_rows
 from fedalign.runfolder import RunFolder
 from fedalign.types import Arrays, Examples, Federation, Sequences
 
+COLUMNS = ("text", "features", "series", "id", "time", "layout", "label", "labels", "separator", "label_columns",
+           "label_prefix", "other", "missing")  # fmt: skip
 LAST = 10  # rounds averaged in a result, because single rounds swing
 
 
@@ -76,21 +78,31 @@ def model(config: Config, data: Federation, head: str) -> DualEncoder:
     return DualEncoder(encoder, LabelEncoder(rows, bias=False, normalise=normalise), data.task)
 
 
-def run(config: Config, out: Path, resume: bool = False, watch: Watch | None = None) -> dict[str, Any]:
-    """Runs (or goes on with) an experiment in a folder and returns what `result.json` holds."""
+def run(
+    config: Config,
+    out: Path,
+    resume: bool = False,
+    watch: Watch | None = None,
+    prepared: Plan | None = None,
+    opened: Engine | None = None,
+) -> dict[str, Any]:
+    """Runs (or goes on with) an experiment in a folder and returns what `result.json` holds.
+
+    Plan and engine are built from the configuration unless they are given, as they are where the rows are elsewhere.
+    """
     watch = watch or Watch()
     if resume:
         folder = RunFolder.existing(out)
         folder.check_same(config)
-    prepared = plan(config)
+    prepared = prepared or plan(config)
     if not resume:
         folder = RunFolder.create(out, config)
     with folder.lock(), ExitStack() as stack:
-        engine_options = rooms.build("engines", config.engine.name, config.engine.options)
-        memory = ClientMemory(folder.checkpoints, getattr(engine_options, "memory_mb", 1024))
+        options = rooms.build("engines", config.engine.name, config.engine.options)
+        memory = ClientMemory(folder.checkpoints, getattr(options, "memory_mb", 1024))
         mark = fingerprint(prepared)
         done, server = folder.load_round(prepared.start(), memory, mark, watch.on_warning)
-        engine = stack.enter_context(engine_options.open(prepared, memory))
+        engine = opened or stack.enter_context(options.open(prepared, memory))
         engine.on_visit = watch.on_visit
         watch.on_start(prepared, done)
         began = time.perf_counter()
@@ -142,7 +154,7 @@ def summary(prepared: Plan, records: list[dict[str, Any]]) -> dict[str, Any]:
         key: sum(r[f"bytes_{key}"] for r in records) // visits for key in ("down", "up", "kept")
     }
     if "f1" in last:
-        tail = records[-LAST:]
+        tail = [r for r in records if "f1" in r][-LAST:]
         found["last"] = {key: last[key] for key in ("f1", "accuracy", "balanced_accuracy")}
         found["mean_of_last"] = {
             "rounds": len(tail),
@@ -168,8 +180,17 @@ def label_card(prepared: Plan, thresholds: torch.Tensor | None = None) -> dict[s
         "encoder": config.encoder.model_dump(mode="json"),
         "head": {"bias": head.bias is not None, "normalise": head.normalise},
         "inputs": data.inputs.model_dump(mode="json"),
+        "reading": reading_of(config),
         "thresholds": None if thresholds is None else [round(float(t), 4) for t in thresholds],
     }
+
+
+def reading_of(config: Config) -> dict[str, Any] | None:
+    """Which columns of a file hold input and labels, for runs on files."""
+    if config.dataset.name != "files":
+        return None
+    options = config.dataset.options
+    return {key: options[key] for key in COLUMNS if options.get(key)}
 
 
 def fingerprint(prepared: Plan) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -40,11 +40,14 @@ class Reply:
     update: Update | None  # None: the client failed
     failure: str = ""  # why
     kept: int = 0  # bytes the client remembers
+    validated: Tensor | None = None  # (C, 4) counts of the received model on its own validation rows, if it sends them
     notes: dict[str, float] = field(default_factory=dict)
 
 
 class Engine(Protocol):
     """Carries the server's arrays to the chosen clients and brings their updates back."""
+
+    on_visit: Callable[[int], None]  # to be called as each client finishes
 
     def train(self, server: Server, round_number: int, chosen: Sequence[int]) -> list[Reply]:
         """One reply a client, in client order; `update` is None where the client failed."""
@@ -99,9 +102,11 @@ def rounds(plan: Plan, engine: Engine, server: Server, done: int = 0) -> Iterato
             scores = metrics.scores(tested, federation.task)
             record |= describe(scores)
         if plan.algorithm.watches(federation.task):
-            validated = engine.validate(server.weights)
-            if validated is not None:
-                server = plan.algorithm.observe(server, metrics.f1(validated).float())
+            told = [reply.validated for reply, _ in replies if reply.validated is not None]
+            counts = torch.stack(told).sum(0) if told else engine.validate(server.weights)
+            if counts is not None:  # nobody spoke of a class: NaN
+                class_f1 = torch.where(counts.sum(1) > 0, metrics.f1(counts), torch.nan)
+                server = plan.algorithm.observe(server, class_f1.float())
         for key in sorted({key for reply, _ in replies for key in reply.notes}):
             record[key] = sum(reply.notes.get(key, 0.0) for reply, _ in replies)
         yield Round(number, server, record, scores)

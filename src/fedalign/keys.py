@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -21,3 +23,14 @@ def numpy_generator(*key: int | str) -> np.random.Generator:
 def torch_generator(*key: int | str) -> torch.Generator:
     state = np.random.SeedSequence(words(*key)).generate_state(1, np.uint64)[0]
     return torch.Generator().manual_seed(int(state) & 0x7FFF_FFFF_FFFF_FFFF)
+
+
+@contextmanager
+def seeded(*key: int | str) -> Iterator[None]:
+    """torch's global generator seeded by the key meanwhile, for modules that know no other; then as it was before."""
+    before = torch.get_rng_state()
+    torch.default_generator.manual_seed(torch_generator(*key).initial_seed())
+    try:
+        yield
+    finally:
+        torch.set_rng_state(before)

@@ -45,11 +45,12 @@ class DualEncoder(nn.Module):
         self.class_rows = tuple(
             f"label_encoder.{name}" for name, value in label_encoder.named_parameters() if value is not None
         )
-        self._keyed = bool(getattr(data_encoder, "keyed", False))
+        # else it draws from torch's global generator, which a visit then seeds
+        self.keyed = bool(getattr(data_encoder, "keyed", False))
 
     def encode(self, x: Rows, noise: Noise | None = None) -> Tensor:
         """Rows to vectors (n, d); with noise in training, without in evaluation."""
-        if self._keyed:
+        if self.keyed:
             return self.data_encoder(x, noise)
         self.data_encoder.train(noise is not None)
         return self.data_encoder(x)

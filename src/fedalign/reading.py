@@ -11,8 +11,8 @@ import numpy as np
 from fedalign import annotation
 from fedalign.annotation import Labels, Spelling
 from fedalign.errors import UserError
+from fedalign.formats import Batch, Layout, Problem, Ragged, Report, Table, printable, quoted, refuse
 from fedalign.labels.names import normalised
-from fedalign.tables import Batch, Layout, Problem, Ragged, Report, Table, printable, quoted, refuse
 from fedalign.types import Task
 
 Kind = Literal["text", "features", "series"]

@@ -1,7 +1,7 @@
 """Finds the things there can be more of, by file name: algorithms, datasets, encoders, engines.
 
 A room is a folder of this package; each file in it holds one thing under the room's singular name. Anything else can be
-given as `./my_method.py` or `package.module`, so that a new method needs no change here.
+given as `./my_method.py`, `package.module` or `package.module:Class`, so that a new method needs no change here.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def find(room: str, name: str) -> Any:
         try:
             if ":" in name:
                 path, attribute = name.split(":", 1)
-                return getattr(importlib.import_module(path), attribute)
+                return _fitted(room, getattr(importlib.import_module(path), attribute), name)
             module = importlib.import_module(target)
         except (ImportError, AttributeError) as error:
             raise UserError(f"cannot import {word} {name!r}: {error}") from error
@@ -48,7 +48,16 @@ def find(room: str, name: str) -> Any:
         raise UserError(f"unknown {word} {name!r}{nearest(name, names(room))}")
     if not hasattr(module, word):
         raise UserError(f"{name} defines no `{word}`; end the file with `{word} = YourClass`")
-    return getattr(module, word)
+    return _fitted(room, getattr(module, word), name)
+
+
+def _fitted(room: str, thing: Any, name: str) -> Any:
+    """The thing itself, or for a plain torch module a dataclass of its options."""
+    if room != "encoders" or dataclasses.is_dataclass(thing):
+        return thing
+    if not isinstance(thing, type):
+        raise UserError(f"{name} is no class; name a class")
+    return importlib.import_module("fedalign.encoders._given").options_of(thing)
 
 
 def _from_path(path: Path, word: str) -> Any:

@@ -105,6 +105,10 @@ class RunFolder:
     ) -> None:
         with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as stream:
             stream.write(json.dumps(record) + "\n")
+        self.commit(number, server, memory, fingerprint)
+
+    def commit(self, number: int, server: Server, memory: ClientMemory, fingerprint: str) -> None:
+        """Makes this the newest state; the one before it is kept."""
         memory.flush(number)
         name = f"server-{number:06d}.safetensors"
         arrays = {f"weights/{k}": v for k, v in server.weights.items()}

@@ -80,7 +80,8 @@ class FedAlign(Algorithm):
         return self.observe(server, torch.zeros(len(model.anchors()))) if self.watches(model.task) else server
 
     def observe(self, server: Server, class_f1: Tensor) -> Server:
-        return replace(server, extra={**server.extra, "class_f1": class_f1.float()})
+        before = server.extra.get("class_f1", torch.zeros_like(class_f1))
+        return replace(server, extra={**server.extra, "class_f1": torch.where(class_f1.isnan(), before, class_f1)})
 
 
 algorithm = FedAlign

@@ -22,10 +22,10 @@ from fedalign.agreement import Agreed, Wording, agree, examples, offer
 from fedalign.annotation import Labels
 from fedalign.datafolder import About
 from fedalign.errors import UserError, nearest
+from fedalign.formats import Layout, Report, Table, open_table, printable, quoted, readable, refuse, stem
 from fedalign.keys import numpy_generator
 from fedalign.labels.names import allowed, normalised
 from fedalign.reading import Reading, Records, limited, read_all
-from fedalign.tables import Layout, Report, Table, open_table, printable, quoted, readable, refuse, stem
 from fedalign.types import Examples, Federation, Party, Rows, Sequences
 
 # data in a form that is not read: better said than passed over
@@ -123,7 +123,7 @@ class Files:
 
     def load(self, folder: Path) -> Federation:
         reading = self.reading()
-        held = [self.divided(part, reading) for part in self.read(reading)]
+        held = [self.divided(part) for part in self.read(reading)]
         agreed, _ = agree([offer(h.name, h.train, h.classes, reading.task, self.wording) for h in held], self.wording)
         self._check_positives(held, agreed)
         parties = []
@@ -181,24 +181,28 @@ class Files:
     def open(self, name: str, path: Path) -> Table:
         return open_table(path).renamed(self.columns.get(name, {}))
 
-    def read(self, reading: Reading, report: Report = refuse) -> list[Holding]:
+    def read(self, reading: Reading) -> list[Holding]:
         """Every party's rows, as it would read them by itself."""
-        found = []
-        for name, path in self.sources().items():
-            records = read_all(self.open(name, path), reading, report)
-            if name:
-                found.append(self.holding(name, records, reading, report))
-                continue
-            assert records.clients is not None
-            for client in sorted(set(records.clients.tolist()) - {""}):
-                mine = records.take(np.flatnonzero(records.clients == client))
-                found.append(self.holding(client, mine, reading, report))
-        names = [holding.name for holding in found]
+        found = [holding for name, path in self.sources().items() for holding in self.holdings(name, path, reading)]
+        self.check_party_names([holding.name for holding in found])
+        return found
+
+    def holdings(self, name: str, path: Path, reading: Reading, report: Report = refuse) -> list[Holding]:
+        """What one file holds: one party's rows, or those of all parties in a column."""
+        records = read_all(self.open(name, path), reading, report)
+        if name:
+            return [self.holding(name, records, reading, report)]
+        assert records.clients is not None
+        names = sorted(set(records.clients.tolist()) - {""})
+        parts = [records.take(np.flatnonzero(records.clients == client)) for client in names]
+        return [self.holding(client, part, reading, report) for client, part in zip(names, parts, strict=True)]
+
+    def check_party_names(self, names: Sequence[str]) -> None:
+        """A table of parties must name parties that there are."""
         for option in ("classes", "columns"):
             for name in getattr(self, option):
                 if name not in names:
                     raise UserError(f"dataset.{option} names the party {quoted(name)}{nearest(name, names)}")
-        return found
 
     def holding(self, name: str, records: Records, reading: Reading, report: Report = refuse) -> Holding:
         """One party's rows and the classes it annotates: declared, or those its labels speak of."""
@@ -221,7 +225,7 @@ class Files:
         whose = f"declared for {printable(name)}"
         return Holding(name, limited(records, reading, declared, whose, report), declared)
 
-    def divided(self, holding: Holding, reading: Reading) -> Divided:
+    def divided(self, holding: Holding) -> Divided:
         """A party's rows in training, validation and test part; rows without input are left out."""
         records = holding.records
         assert records.labels is not None

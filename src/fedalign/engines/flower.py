@@ -22,12 +22,13 @@ from pydantic import Field
 from torch import Tensor
 
 from fedalign import config as configs
+from fedalign import messages
 from fedalign.client import Workbench, visit
 from fedalign.engines import local
 from fedalign.errors import UserError
 from fedalign.federate import Plan, Reply
 from fedalign.memory import ClientMemory
-from fedalign.types import Arrays, Server, Update, size_of
+from fedalign.types import Arrays, Server, size_of
 
 if TYPE_CHECKING:
     from flwr.app import Context, Message, RecordDict
@@ -55,14 +56,14 @@ class Flower:
     def open(self, plan: Plan, memory: ClientMemory | None = None) -> Iterator[FlowerEngine]:
         """Starts a simulation with one virtual node a client, on a Ray cluster if RAY_ADDRESS names one."""
         os.environ.update(QUIET)
-        _require_flower()
+        require_flower()
         with ExitStack() as stack:
             here = stack.enter_context(local.Local(memory_mb=self.memory_mb).open(plan, memory))
             grid = stack.enter_context(simulation(len(plan.federation.parties), self.cpus))
             yield FlowerEngine(plan, grid, here, self.timeout)
 
 
-def _require_flower() -> None:
+def require_flower() -> None:
     from importlib.metadata import PackageNotFoundError, version
 
     try:
@@ -139,16 +140,14 @@ class FlowerEngine:
         from flwr.app import ConfigRecord, Message, RecordDict
 
         nodes = self._nodes()
-        sent: dict[str, int] = {}
-        messages = []
+        letters = []
         for client in chosen:
             content = RecordDict({"task": ConfigRecord({"round": round_number, "client": client, "config": self.text})})
-            put(content, "weights", server.weights)
-            put(content, "extra", server.extra)
-            put(content, "memory", self.here.memory.get(client))
-            messages.append(Message(content, dst_node_id=nodes[client], message_type="train"))
-        for message, message_id in zip(messages, self.grid.push_messages(messages), strict=True):
-            sent[message_id] = chosen[messages.index(message)]
+            messages.put(content, "weights", server.weights)
+            messages.put(content, "extra", server.extra)
+            messages.put(content, "memory", self.here.memory.get(client))
+            letters.append(Message(content, dst_node_id=nodes[client], message_type="train"))
+        sent = dict(zip(self.grid.push_messages(letters), chosen, strict=True))
         return self._collect(sent, chosen)
 
     def _nodes(self) -> list[int]:
@@ -181,9 +180,9 @@ class FlowerEngine:
         if message.has_error():
             return Reply(client, None, f"failed: {message.error.reason}")
         content = message.content
-        memory = get(content, "memory")
+        memory = messages.get(content, "memory")
         self.here.memory.put(client, memory)
-        return Reply(client, read_update(content), kept=size_of(memory), notes=dict(content["notes"]))
+        return Reply(client, messages.get_update(content), kept=size_of(memory), notes=dict(content["notes"]))
 
     def score(self, weights: Arrays, thresholds: Tensor | None = None) -> Tensor | None:
         return self.here.score(weights, thresholds)
@@ -221,6 +220,7 @@ def rebuilt(text: str) -> tuple[Plan, Workbench]:
 
 def simulated_visit(content: RecordDict) -> RecordDict:
     """One visit of a client whose rows the configuration describes."""
+    from flwr.app import MetricRecord
     from flwr.app import RecordDict as FlowerRecords
 
     task = content["task"]
@@ -228,43 +228,15 @@ def simulated_visit(content: RecordDict) -> RecordDict:
     client = int(task["client"])
     party = plan.federation.parties[client]
     onlooker = local.Bystander(party, threading.Event())
-    server = Server(get(content, "weights"), len(plan.federation.parties), plan.model.class_rows, get(content, "extra"))
+    weights, extra, memory = (messages.get(content, name) for name in ("weights", "extra", "memory"))
+    server = Server(weights, len(plan.federation.parties), plan.model.class_rows, extra)
     key = (plan.config.seed, int(task["round"]), client)
-    update, memory = visit(
-        plan.algorithm, bench, server, party.train, get(content, "memory"), plan.config.training, key, onlooker
-    )
+    update, memory = visit(plan.algorithm, bench, server, party.train, memory, plan.config.training, key, onlooker)
     reply = FlowerRecords()
-    write_update(reply, update, onlooker.notes)
-    put(reply, "memory", memory)
+    messages.put_update(reply, update)
+    messages.put(reply, "memory", memory)
+    reply["notes"] = MetricRecord(dict(onlooker.notes))
     return reply
-
-
-# --- arrays in messages ----------------------------------------------------------------------------------------------
-
-
-def put(content: RecordDict, name: str, arrays: Arrays) -> None:
-    from flwr.app import Array, ArrayRecord
-
-    content[name] = ArrayRecord({key: Array(value.numpy()) for key, value in arrays.items()})
-
-
-def get(content: RecordDict, name: str) -> Arrays:
-    return {key: torch.from_numpy(array.numpy().copy()) for key, array in content[name].items()}
-
-
-def write_update(content: RecordDict, update: Update, notes: Mapping[str, float]) -> None:
-    from flwr.app import MetricRecord
-
-    put(content, "weights", update.weights)
-    put(content, "extra", update.extra)
-    put(content, "classes", {"classes": update.classes})
-    content["notes"] = MetricRecord(dict(notes))
-    content["examples"] = MetricRecord({"examples": update.num_examples})
-
-
-def read_update(content: RecordDict) -> Update:
-    classes = get(content, "classes")["classes"].bool()
-    return Update(get(content, "weights"), int(content["examples"]["examples"]), classes, get(content, "extra"))
 
 
 engine = Flower

@@ -6,9 +6,10 @@ Names come from other parties, so they are data: checked before they are used, n
 from __future__ import annotations
 
 import difflib
+import itertools
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fedalign.errors import UserError
@@ -29,6 +30,7 @@ SMALL_WORDS = frozenset(
     ["a", "an", "and", "at", "by", "for", "i", "in", "m", "my", "of", "on", "or", "the", "to", "with"]
 )
 NEAR = 0.8  # similarity from which a pair of names is shown to a person
+MANY = 500  # names of which every pair is compared
 # letters of other scripts that look like Latin ones
 LOOK_ALIKES = str.maketrans(
     "асеорхуіјѕһԁԛԝкмтвнгАВЕКМНОРСТУХІЈЅαβεικνορτυχΑΒΕΖΗΙΚΜΝΟΡΤΥΧ",
@@ -87,32 +89,44 @@ class Near:
 
 
 def near_pairs(names: Sequence[str]) -> list[Near]:
-    """Pairs of different names that look, sound or contain alike, the likeliest first."""
+    """Pairs of different names that look, sound or contain alike, the likeliest first. Among more than `MANY` names
+    only those that look alike or consist of the same words are found: comparing all spellings would take minutes."""
+    keys = [normalised(name) for name in names]
+    looks = [skeleton(name) for name in names]
+    stems = [tuple(sorted(stem(word) for word in words_of(name))) for name in names]
     found = []
-    for i, first in enumerate(names):
-        for second in names[i + 1 :]:
-            pair = _compare(first, second)
-            if pair is not None:
-                found.append(pair)
+    for i, j in _pairs_to_compare(looks, stems):
+        if keys[i] == keys[j]:
+            continue
+        if looks[i] == looks[j]:
+            found.append(Near(names[i], names[j], 1.0, "look alike"))
+        elif stems[i] == stems[j]:
+            found.append(Near(names[i], names[j], 0.95, "same words"))
+        elif (ratio := _similarity(keys[i], keys[j])) >= NEAR:
+            found.append(Near(names[i], names[j], round(ratio, 2), "similar spelling"))
+        else:
+            small, large = sorted((set(stems[i]), set(stems[j])), key=len)
+            if small and small < large and len(large) - len(small) == 1:
+                found.append(Near(names[i], names[j], round(len(small) / len(large), 2), "one contains the other"))
     return sorted(found, key=lambda pair: (-pair.score, pair.first, pair.second))
 
 
-def _compare(first: str, second: str) -> Near | None:
-    a, b = normalised(first), normalised(second)
-    if a == b:
-        return None
-    if skeleton(first) == skeleton(second):
-        return Near(first, second, 1.0, "look alike")
-    stems = [tuple(stem(word) for word in words_of(name)) for name in (first, second)]
-    if sorted(stems[0]) == sorted(stems[1]):
-        return Near(first, second, 0.95, "same words")
-    ratio = difflib.SequenceMatcher(None, a, b, autojunk=False).ratio()
-    if ratio >= NEAR:
-        return Near(first, second, round(ratio, 2), "similar spelling")
-    small, large = sorted((set(stems[0]), set(stems[1])), key=len)
-    if small and small < large and len(large) - len(small) == 1:
-        return Near(first, second, round(len(small) / len(large), 2), "one contains the other")
-    return None
+def _pairs_to_compare(looks: Sequence[str], stems: Sequence[tuple[str, ...]]) -> Iterable[tuple[int, int]]:
+    if len(looks) <= MANY:
+        return itertools.combinations(range(len(looks)), 2)
+    groups: dict[object, list[int]] = {}
+    for i, (look, words) in enumerate(zip(looks, stems, strict=True)):
+        groups.setdefault(look, []).append(i)
+        groups.setdefault(words, []).append(i)
+    return sorted({pair for group in groups.values() for pair in itertools.combinations(group[:MANY], 2)})
+
+
+def _similarity(a: str, b: str) -> float:
+    """Share of letters in common, 0 as soon as it is certainly below `NEAR`."""
+    if 2 * min(len(a), len(b)) < NEAR * (len(a) + len(b)):
+        return 0.0
+    matcher = difflib.SequenceMatcher(None, a, b, autojunk=False)
+    return matcher.ratio() if matcher.quick_ratio() >= NEAR else 0.0
 
 
 @dataclass(frozen=True)

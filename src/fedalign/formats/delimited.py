@@ -13,8 +13,8 @@ import numpy as np
 import polars as pl
 
 from fedalign.errors import UserError
-from fedalign.tables.cells import Cells, Problem, Report, quoted
-from fedalign.tables.table import MAX_LINE, ROWS, Piece, Table, binary, damage_named, decoded, line_of
+from fedalign.formats.cells import Cells, Problem, Report, quoted
+from fedalign.formats.table import MAX_LINE, ROWS, Piece, Table, binary, damage_named, decoded, line_of
 
 BLOCK = 1 << 22  # bytes given to polars at once
 

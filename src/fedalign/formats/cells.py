@@ -45,9 +45,9 @@ def refuse(problem: Problem) -> None:
     raise UserError(str(problem))
 
 
-def printable(text: str) -> str:
+def printable(text: str, limit: int = SHOWN) -> str:
     """Text of a file on a screen: shortened, and nothing in it acts on the terminal."""
-    text = text if len(text) <= SHOWN else text[:SHOWN] + "..."
+    text = text if len(text) <= limit else text[:limit] + "..."
     return text if text.isprintable() else ascii(text)[1:-1]
 
 

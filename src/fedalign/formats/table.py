@@ -13,7 +13,7 @@ from typing import IO
 import numpy as np
 
 from fedalign.errors import UserError, nearest
-from fedalign.tables.cells import Batch, Cells, Problem, Report, printable, quoted, refuse
+from fedalign.formats.cells import Batch, Cells, Problem, Report, printable, quoted, refuse
 
 ROWS = 8192  # rows of a batch
 MAX_LINE = 1 << 26  # bytes of one line: more is a broken file, not a row

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from fedalign.errors import UserError
-from fedalign.tables.cells import Cells, Ragged, Report, as_text, printable, quoted
-from fedalign.tables.table import ROWS, Piece, Table
+from fedalign.formats.cells import Cells, Ragged, Report, as_text, printable, quoted
+from fedalign.formats.table import ROWS, Piece, Table
 
 FREE_BYTES, MAX_RATIO = 1 << 28, 100  # what a small compressed file may grow to, and how often its size beyond that
 

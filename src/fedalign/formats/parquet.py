@@ -10,8 +10,8 @@ import numpy as np
 import polars as pl
 
 from fedalign.errors import UserError
-from fedalign.tables.cells import Report, printable
-from fedalign.tables.table import ROWS, Piece, Table
+from fedalign.formats.cells import Report, printable
+from fedalign.formats.table import ROWS, Piece, Table
 
 
 @contextmanager

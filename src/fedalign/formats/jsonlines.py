@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from fedalign.tables.cells import Problem, Report, quoted
-from fedalign.tables.table import ROWS, Piece, Table, binary, damage_named, decoded, line_of
+from fedalign.formats.cells import Problem, Report, quoted
+from fedalign.formats.table import ROWS, Piece, Table, binary, damage_named, decoded, line_of
 
 
 def open_table(path: Path, file: str) -> Table:

@@ -10,9 +10,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from fedalign.errors import UserError
-from fedalign.tables import delimited, jsonlines, npz, parquet
-from fedalign.tables.cells import Batch, Layout, Problem, Ragged, Report, printable, quoted, refuse
-from fedalign.tables.table import Table
+from fedalign.formats import delimited, jsonlines, npz, parquet
+from fedalign.formats.cells import Batch, Layout, Problem, Ragged, Report, printable, quoted, refuse
+from fedalign.formats.table import Table
 
 ENDINGS = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet", ".npz")
 ZIPPED = (".csv.gz", ".tsv.gz", ".jsonl.gz", ".ndjson.gz")

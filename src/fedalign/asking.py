@@ -1,0 +1,165 @@
+"""A model asked about files of any size: read in batches, answered in batches, written in batches."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedalign import agreement, metrics
+from fedalign.agreement import Agreed
+from fedalign.errors import UserError
+from fedalign.formats import Ragged, open_table, printable
+from fedalign.inputs import Features, Text
+from fedalign.reading import Reading, Records, limited, read
+from fedalign.trained import Model
+
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # beginnings that a spreadsheet would carry out
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Some rows of a file: their numbers as a person counts them, and the model's logits."""
+
+    numbers: np.ndarray  # (n,)
+    logits: Tensor  # (n, C)
+    records: Records
+
+
+def reading_of(model: Model, **columns: Any) -> Reading:
+    """Which columns hold the input: as in training, with what is given here laid over."""
+    stored = (model.card or {}).get("reading") or {}
+    given = {key: value for key, value in columns.items() if value}
+    known = {key: tuple(value) if isinstance(value, list) else value for key, value in stored.items()}
+    if not any(known.get(kind) for kind in ("text", "features", "series")):
+        known |= _by_inputs(model)
+    kinds = [kind for kind in ("text", "features", "series") if given.get(kind)]
+    if kinds:  # another column takes the place of the one in training
+        known |= dict.fromkeys(("text", "features", "series"), "")
+    if any(given.get(word) for word in ("label", "labels", "label_columns", "label_prefix")):
+        known |= {"label": "", "labels": "", "label_columns": (), "label_prefix": ""}
+    return Reading(**{**known, **given, "client": ""})
+
+
+def _by_inputs(model: Model) -> dict[str, Any]:
+    """For models of published data sets, whose files are not tables."""
+    if isinstance(model.inputs, Text):
+        return {"text": "text", "label": "label"}
+    columns = model.inputs.scaling.columns
+    if isinstance(model.inputs, Features):
+        return {"features": columns or "all", "label": "label"}
+    return {"series": "series", "label": "label"}
+
+
+def answers(
+    model: Model, path: Path, reading: Reading, labelled: bool, skip: Callable[[int], None] | None = None
+) -> Iterator[Answer]:
+    """The file's rows and the model's logits, some at a time. A row without input is an error, or goes to `skip`."""
+    table = open_table(path)
+    for records in read(table, reading, labelled=labelled):
+        empty = records.empty
+        if empty.any():
+            for number in records.numbers[empty].tolist():
+                if skip is None:
+                    raise UserError(
+                        f"{table.file}, row {number} is empty; fill it in, or pass over such rows with --skip-empty"
+                    )
+                skip(int(number))
+            records = records.take(np.flatnonzero(~empty))
+        if len(records):
+            refuse_infinite(records)
+            yield Answer(records.numbers, model.logits(agreement.rows(records, model.inputs)), records)
+
+
+def refuse_infinite(records: Records) -> None:
+    values = records.x.values if isinstance(records.x, Ragged) else records.x
+    if values.dtype.kind == "f" and np.isinf(values).any():
+        step = int(np.flatnonzero(np.isinf(values).any(1))[0])
+        row = int(np.searchsorted(records.x.offsets, step, side="right")) - 1 if isinstance(records.x, Ragged) else step
+        raise UserError(
+            f"{records.file}, row {records.numbers[row]} holds an infinite number; leave the cell empty instead"
+        )
+
+
+def probabilities(model: Model, logits: Tensor) -> Tensor:
+    return torch.softmax(logits, 1) if model.task == "single" else torch.sigmoid(logits)
+
+
+def chosen(model: Model, logits: Tensor, threshold: float | None) -> list[list[str]]:
+    """The names each row gets."""
+    limits = model.thresholds if threshold is None else torch.full((len(model.label_names),), threshold)
+    decided = metrics.decide(logits, model.task, limits)
+    return [[model.label_names[c] for c in row.nonzero().flatten().tolist()] for row in decided]
+
+
+# --- writing ---------------------------------------------------------------------------------------------------------
+
+
+def lines(model: Model, answer: Answer, top: int, threshold: float | None) -> list[dict[str, Any]]:
+    """One line a row: its number, the names it gets, and the likeliest classes with their probabilities."""
+    likely = probabilities(model, answer.logits)
+    values, order = likely.topk(min(top, likely.shape[1]), dim=1)
+    found = []
+    for i, names in enumerate(chosen(model, answer.logits, threshold)):
+        line: dict[str, Any] = {"row": int(answer.numbers[i]), "prediction": ";".join(names)}
+        for rank, (value, c) in enumerate(zip(values[i].tolist(), order[i].tolist(), strict=True), start=1):
+            line[f"class_{rank}"], line[f"probability_{rank}"] = model.label_names[c], round(value, 6)
+        found.append(line)
+    return found
+
+
+@contextmanager
+def whole_or_absent(path: Path | None, stream: IO[str]) -> Iterator[IO[str]]:
+    """A file that appears only when it is complete, or the stream given."""
+    if path is None:
+        yield stream
+        return
+    part = path.with_name(f".{path.name}.part")
+    try:
+        with part.open("w", encoding="utf-8", newline="") as target:
+            yield target
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def writer(kind: str, target: IO[str], columns: Sequence[str]) -> Callable[[list[dict[str, Any]]], None]:
+    """Writes lines as CSV or JSON lines."""
+    if kind == "jsonl":
+        return lambda rows: target.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    table = csv.DictWriter(target, fieldnames=list(columns), lineterminator="\n")
+    table.writeheader()
+    return lambda rows: table.writerows({key: harmless(value) for key, value in row.items()} for row in rows)
+
+
+def harmless(value: Any) -> Any:
+    """A label name that a spreadsheet would take for a formula gets a quote before it."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value
+
+
+# --- measuring -------------------------------------------------------------------------------------------------------
+
+
+def evaluate(model: Model, path: Path, reading: Reading) -> metrics.Scores:
+    """Scores on a labelled file; entries that nobody looked at do not count."""
+    total = torch.zeros(len(model.label_names), 4, dtype=torch.int64)
+    agreed = Agreed(task=model.task, label_names=model.label_names, inputs=model.inputs)
+    reading = replace(reading, aliases={**dict(reading.aliases)})
+    if reading.task != model.task:
+        raise UserError(f"{printable(path.name)} is read as {reading.task}-label, the model is {model.task}-label")
+    for answer in answers(model, path, reading, labelled=True, skip=lambda row: None):
+        records = limited(answer.records, reading, model.label_names, "of the model")
+        rows = agreement.examples(records, model.label_names, agreed)
+        decided = metrics.decide(answer.logits, model.task, model.thresholds)
+        total += metrics.count(decided, rows.y, rows.known)
+    if not int(total.sum()):
+        raise UserError(f"{printable(path.name)} holds no labelled row; check which column holds the labels")
+    return metrics.scores(total, model.task)

@@ -1,0 +1,52 @@
+"""fedalign deploy: begin a run with parties on their own machines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from fedalign.console import output, suggest
+
+ORDER = 10
+group = typer.Typer(help="Federate for real: parties on their own machines, over TLS, on Flower.", no_args_is_help=True)
+
+
+@group.callback()
+def deploy() -> None:
+    pass
+
+
+@group.command()
+def init(
+    folder: Annotated[Path, typer.Argument(help="A new folder for the app, the configuration, certificates and keys.")],
+    source: Annotated[
+        str, typer.Option("--config", metavar="FILE.toml", help="The run's configuration, as for fedalign run.")
+    ],
+    parties: Annotated[str, typer.Option(help="Names of the parties, with commas.")],
+    host: Annotated[str, typer.Option(help="Where the server will listen.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=1, max=65535)] = 8000,
+    settings: Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override one setting.")] = None,
+) -> None:
+    """Write everything for a first run: the Flower app, trial certificates, keys, and the exact commands."""
+    from fedalign import config as configs
+    from fedalign.deployment import kit
+    from fedalign.engines.flower import require_flower
+    from fedalign.errors import UserError
+
+    require_flower()
+    names = [name.strip() for name in parties.split(",") if name.strip()]
+    if len(names) != len(set(names)) or not names:
+        raise UserError("--parties needs names that differ, for example --parties north,south,east")
+    config = configs.load(source, settings or [])
+    if config.dataset.name != "files":
+        raise UserError(
+            f"{source} trains on {config.dataset.name!r}; parties bring files: write one with fedalign init"
+        )
+    kit.write_kit(folder, kit.for_parties(config), names, host, port)
+    output.print(
+        f"wrote {escape(str(folder))}: the commands for server and parties are in its README.md", soft_wrap=True
+    )
+    suggest(f"cat {folder / 'README.md'}")

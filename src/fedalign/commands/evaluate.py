@@ -1,0 +1,46 @@
+"""fedalign evaluate: how good a model is on labelled rows, class by class."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from fedalign.console import output, suggest
+
+ORDER = 12
+
+
+def command(
+    run: Annotated[Path, typer.Argument(help="A run's folder, or one written by export.")],
+    source: Annotated[Path, typer.Argument(metavar="INPUT", help="A labelled CSV, TSV, JSONL, Parquet or NPZ file.")],
+    text: Annotated[str, typer.Option(help="The column with the text, if it is not that of training.")] = "",
+    series: Annotated[str, typer.Option(help="The column with the series, likewise.")] = "",
+    label: Annotated[str, typer.Option(help="The column with the class name, likewise.")] = "",
+    labels: Annotated[str, typer.Option(help="The column with several names, likewise.")] = "",
+) -> None:
+    """Print precision, recall and F1 of each class on labelled rows."""
+    from rich.table import Table
+
+    from fedalign import asking
+    from fedalign.trained import Model
+
+    model = Model.load(run)
+    reading = asking.reading_of(model, text=text, series=series, label=label, labels=labels)
+    scores = asking.evaluate(model, source, reading)
+    table = Table(title=f"{escape(source.name)}, percent", title_justify="left")
+    table.add_column("class", overflow="fold")
+    for column in ("rows", "precision", "recall", "F1"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for name, (tp, fp, fn, _), f1 in zip(
+        model.label_names, scores.counts.tolist(), scores.class_f1.tolist(), strict=True
+    ):
+        shares = [f"{100 * tp / (tp + other):.1f}" if tp + other else "-" for other in (fp, fn)]
+        table.add_row(escape(name), str(tp + fn), *shares, "-" if f1 != f1 else f"{100 * f1:.1f}")
+    output.print(table)
+    output.print(f"macro F1 [bold]{100 * scores.f1:.2f}[/], accuracy [bold]{100 * scores.accuracy:.2f}[/]")
+    if model.thresholds is not None:
+        output.print("with the thresholds chosen at the end of training")
+    suggest(f"fedalign predict {run} NEW.csv --out predictions.csv")

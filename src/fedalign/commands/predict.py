@@ -1,0 +1,80 @@
+"""fedalign predict: label names and probabilities for new rows."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from fedalign.console import note, output, screen, suggest
+from fedalign.errors import UserError
+
+ORDER = 11
+
+
+def command(
+    run: Annotated[Path, typer.Argument(help="A run's folder, or one written by export.")],
+    source: Annotated[
+        str, typer.Argument(metavar="INPUT", help="CSV, TSV, JSONL, Parquet or NPZ; - for standard input.")
+    ],
+    out: Annotated[Path | None, typer.Option(help="CSV or JSONL file; default: standard output.")] = None,
+    top: Annotated[int, typer.Option(min=1, help="How many classes to list with their probability.")] = 1,
+    threshold: Annotated[
+        float | None, typer.Option(min=0.0, max=1.0, help="Multi-label: one threshold for all classes.")
+    ] = None,
+    text: Annotated[str, typer.Option(help="The column with the text, if it is not that of training.")] = "",
+    series: Annotated[str, typer.Option(help="The column with the series, likewise.")] = "",
+    form: Annotated[str, typer.Option("--format", help="Of standard input: csv, tsv or jsonl.")] = "csv",
+    skip_empty: Annotated[bool, typer.Option("--skip-empty", help="Pass over rows without input.")] = False,
+) -> None:
+    """Predict label names for new rows, in batches: a file of any size needs little memory."""
+    from fedalign import asking
+    from fedalign.trained import Model
+
+    model = Model.load(run)
+    if threshold is not None and model.task == "single":
+        raise UserError("--threshold is for multi-label models; this one gives each row its likeliest class")
+    if out is not None and out.suffix not in (".csv", ".jsonl"):
+        raise UserError(f"--out {out} must end in .csv or .jsonl")
+    skipped: list[int] = []
+    began, done = time.perf_counter(), 0
+    with ExitStack() as stack:
+        path = _spooled(stack, form) if source == "-" else Path(source)
+        reading = asking.reading_of(model, text=text, series=series)
+        target = stack.enter_context(asking.whole_or_absent(out, sys.stdout))
+        write = None
+        skip = skipped.append if skip_empty else None
+        with screen.status("predicting") as status:
+            for answer in asking.answers(model, path, reading, labelled=False, skip=skip):
+                found = asking.lines(model, answer, top, threshold)
+                if write is None:
+                    kind = "jsonl" if out is not None and out.suffix == ".jsonl" else "csv"
+                    write = asking.writer(kind, target, list(found[0]))
+                write(found)
+                done += len(found)
+                status.update(f"{done:,} rows, {done / (time.perf_counter() - began):,.0f} a second")
+        if write is None:
+            raise UserError(f"{source} holds no row to predict")
+    if skipped:
+        note(f"{len(skipped)} empty rows were passed over, the first is row {skipped[0]}")
+    if out is not None:
+        output.print(f"{done:,} rows: {escape(str(out))}", soft_wrap=True)
+        suggest(f"fedalign evaluate {run} LABELLED.csv")
+
+
+def _spooled(stack: ExitStack, form: str) -> Path:
+    """Standard input on disk, since its format must be looked at before it is read."""
+    if form not in ("csv", "tsv", "jsonl"):
+        raise UserError(f"--format must be csv, tsv or jsonl, not {form!r}")
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fedalign-")))
+    path = folder / f"standard-input.{form}"
+    with path.open("wb") as target:
+        shutil.copyfileobj(sys.stdin.buffer, target)
+    return path

@@ -1,0 +1,63 @@
+"""The two halves that Flower runs: a ServerApp and a ClientApp. Nothing heavy is imported before a message arrives."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+from flwr.serverapp import ServerApp
+
+if TYPE_CHECKING:
+    from flwr.serverapp import Grid
+
+server_app = ServerApp()
+client_app = ClientApp()
+
+
+@server_app.main()
+def main(grid: Grid, context: Context) -> None:
+    import logging
+
+    from fedalign.deployment.server import serve
+
+    log = logging.getLogger("flwr").info  # what Flower shows with `flwr run --stream` and `flwr log`
+    result = serve(grid, str(context.run_config["config"]), context.run_config, log)
+    if "last" in result:
+        log(f"finished: F1 {100 * result['last']['f1']:.2f}, accuracy {100 * result['last']['accuracy']:.2f}")
+    log(f"run folder: {context.run_config.get('out', 'run')}")
+
+
+def _answer(kind: str, message: Message, context: Context) -> Message:
+    """The party's answer. If it fails, the reason stays in the party's own log: it may hold a path or a cell."""
+    import logging
+
+    from flwr.app import ConfigRecord, RecordDict
+
+    try:
+        from fedalign.deployment.party import answer
+
+        reply = answer(kind, message.content, str(context.run_config["config"]), dict(context.node_config))
+    except Exception as error:
+        from fedalign.errors import UserError
+
+        mistake = isinstance(error, UserError)
+        logging.getLogger("flwr").error("error: %s", error, exc_info=None if mistake else error)
+        reason = f"{'it could not answer' if mistake else 'it failed'} ({kind}); its own log says why"
+        reply = RecordDict({"failure": ConfigRecord({"reason": reason})})
+    return Message(reply, reply_to=message)
+
+
+@client_app.query("offer")
+def offer(message: Message, context: Context) -> Message:
+    return _answer("offer", message, context)
+
+
+@client_app.train()
+def train(message: Message, context: Context) -> Message:
+    return _answer("train", message, context)
+
+
+@client_app.query("score")
+def score(message: Message, context: Context) -> Message:
+    return _answer("score", message, context)

@@ -1,0 +1,184 @@
+"""The engine for parties elsewhere: visits over the network, scores as counts."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from fedalign import config as configs
+from fedalign import messages
+from fedalign.agreement import Offer
+from fedalign.deployment.post import Post
+from fedalign.deployment.roster import Roster, absent
+from fedalign.errors import UserError
+from fedalign.federate import Plan, Reply
+from fedalign.types import Arrays, Party, Server
+
+if TYPE_CHECKING:
+    from flwr.app import Message, RecordDict
+
+
+class NewClassesError(Exception):
+    """A party with new names has come, and the list of classes is to grow."""
+
+    def __init__(self, offer: Offer, names: Sequence[str]) -> None:
+        super().__init__(offer.party)
+        self.offer, self.names = offer, list(names)
+
+
+class DeployedEngine:
+    """Parties keep their rows and their memory; what comes back is checked before it is used."""
+
+    on_visit: Callable[[int], None]
+
+    def __init__(self, plan: Plan, post: Post, roster: Roster, extend: bool, evaluate_every: int, out: Path) -> None:
+        self.plan, self.post, self.roster, self.out = plan, post, roster, out
+        self.extend, self.evaluate_every = extend, evaluate_every
+        self.on_visit = lambda client: None
+        self.number = 0
+        self._asked: tuple[Arrays, dict[str, Tensor]] | None = None  # the last weights scored, and their counts
+        agreed = roster.agreed.model_dump_json()
+        self.run = hashlib.sha256((configs.to_toml(plan.config) + agreed).encode()).hexdigest()
+
+    def train(self, server: Server, round_number: int, chosen: Sequence[int]) -> list[Reply]:
+        self.number = round_number
+        self.welcome(self.post.greet())
+        parties = self.plan.federation.parties
+        wanted, nonces = {}, {}
+        for client in chosen:
+            node = self.post.places.get(parties[client].name)
+            if node is not None:
+                nonces[client] = secrets.token_hex(16)
+                wanted[node] = ("train", self.letter(server, client, nonces[client]))
+        replies = self.post.send(wanted, self.post.timeout)
+        found = []
+        for client in chosen:
+            node = self.post.places.get(parties[client].name, -1)
+            reply = replies.get(node, "it is not connected")
+            found.append(self.read(client, reply, server, nonces.get(client, "")))
+            self.on_visit(client)
+        return found
+
+    def welcome(self, arrived: Sequence[str]) -> None:
+        """Parties that come later: with known names they take part from the next round on."""
+        known = {offer.party for offer in self.roster.offers}
+        for party in arrived:
+            if party in known:
+                continue
+            offer = self.post.offers[self.post.places[party]]
+            new = self.roster.unknown(offer)
+            if not new:
+                self.roster.offers.append(offer)
+                self.plan.federation.parties.append(absent(offer, self.roster.agreed))  # type: ignore[attr-defined]
+                self.roster.keep(self.out)
+                self.post.log(f"{party!a} joins")
+            elif self.extend:
+                raise NewClassesError(offer, new)
+            else:
+                words = ", ".join(map(ascii, new))
+                self.post.refuse(
+                    self.post.places.pop(party),
+                    f"{party!a} brings new classes ({words}); begin a new run, or set new_classes = 'extend'",
+                )
+
+    def letter(self, server: Server, client: int, nonce: str) -> RecordDict:
+        from flwr.app import RecordDict as Records
+
+        content = Records()
+        task: dict[str, str | int | float] = {
+            "run": self.run,
+            "round": self.number,
+            "client": client,
+            "clients": server.num_clients,
+            "nonce": nonce,
+            "agreed": self.roster.agreed.model_dump_json(),
+        }
+        messages.put_text(content, "task", task)
+        messages.put(content, "weights", server.weights)
+        messages.put(content, "extra", server.extra)
+        return content
+
+    def read(self, client: int, reply: Message | str, server: Server, nonce: str) -> Reply:
+        """An update from a reply, or why there is none."""
+        party = self.plan.federation.parties[client]
+        if isinstance(reply, str):
+            return Reply(client, None, reply)
+        content = reply.content
+        messages.keep_receipt(self.out, "in", "train", party.name, content)
+        try:
+            self.check_echo(content, party, nonce)
+            largest = max(messages.largest_array(server.weights, server.extra), len(party.train.classes) * 32)
+            update = messages.get_update(content, largest)
+            validated = None
+            if "counts" in content:
+                validated = self.counts(messages.get(content, "counts", largest).get("validation"), party)
+            kept = int(content["kept"]["kept"]) if "kept" in content else 0
+            return Reply(client, update, kept=kept, validated=validated)
+        except (UserError, KeyError, ValueError, TypeError) as error:
+            return Reply(client, None, str(error))
+
+    def check_echo(self, content: RecordDict, party: Party, nonce: str) -> None:
+        """A reply counts once, for the question it answers."""
+        echo = content["echo"] if "echo" in content else {}  # noqa: SIM401  (a RecordDict has no get)
+        expected = {"run": self.run, "round": self.number, "nonce": nonce, "party": party.name}
+        for key, value in expected.items():
+            if echo.get(key) != value:
+                raise UserError(f"its reply is for another {key}")
+
+    def counts(self, counts: Tensor | None, party: Party) -> Tensor | None:
+        """Counts of the classes the party annotates, and of no other."""
+        if counts is None:
+            return None
+        shape = (len(party.train.classes), 4)
+        if counts.shape[-2:] != shape or counts.dtype != torch.int64 or bool((counts < 0).any()):
+            raise UserError("its counts are not counts")
+        return counts * party.train.classes.view(-1, 1)
+
+    def ask(self, weights: Arrays, thresholds: Arrays) -> dict[str, Tensor]:
+        """Counts on all parties' own rows, summed; a party that does not answer is left out and named."""
+        parties = self.plan.federation.parties
+        server = Server(weights, len(parties), ())
+        wanted, asked = {}, {}
+        for client, party in enumerate(parties):
+            node = self.post.places.get(party.name)
+            if node is not None:
+                asked[node] = (party, secrets.token_hex(16))
+                content = self.letter(server, client, asked[node][1])
+                messages.put(content, "thresholds", thresholds)
+                wanted[node] = ("query.score", content)
+        total: dict[str, Tensor] = {}
+        for node, reply in self.post.send(wanted, self.post.timeout).items():
+            party, nonce = asked[node]
+            try:
+                if isinstance(reply, str):
+                    raise UserError(reply)
+                messages.keep_receipt(self.out, "in", "score", party.name, reply.content)
+                self.check_echo(reply.content, party, nonce)
+                for name, value in messages.get(reply.content, "counts", 1 << 24).items():
+                    counts = self.counts(value, party)
+                    assert counts is not None
+                    total[name] = total[name] + counts if name in total else counts
+            except (UserError, KeyError, ValueError, TypeError) as error:
+                self.post.log(f"{party.name!a} sent no scores: {error}")
+        return total
+
+    def score(self, weights: Arrays, thresholds: Tensor | None = None) -> Tensor | None:
+        if thresholds is not None:
+            return self.ask(weights, {"test": thresholds}).get("test")
+        due = self.number % self.evaluate_every == 0 or self.number == self.plan.config.rounds
+        return self.plain(weights).get("test") if due else None
+
+    def validate(self, weights: Arrays, grid: Tensor | None = None) -> Tensor | None:
+        return (self.plain(weights) if grid is None else self.ask(weights, {"validation": grid})).get("validation")
+
+    def plain(self, weights: Arrays) -> dict[str, Tensor]:
+        """Both parts are asked for at once, since a message costs a party a process."""
+        if self._asked is None or self._asked[0] is not weights:
+            self._asked = (weights, self.ask(weights, {}))
+        return self._asked[1]

@@ -1,0 +1,265 @@
+"""A party's side: answers the server's messages from its own file, with its memory and receipts on its own disk."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+
+from fedalign import config as configs
+from fedalign import experiment, messages, metrics, rooms
+from fedalign.agreement import Agreed, Offer, examples, offer
+from fedalign.algorithm import Algorithm
+from fedalign.client import Workbench, visit
+from fedalign.config import Config
+from fedalign.errors import UserError
+from fedalign.files import write_atomically
+from fedalign.types import Arrays, Examples, Federation, Party, Server, size_of
+
+if TYPE_CHECKING:
+    from flwr.app import RecordDict
+
+CHUNK = 256  # rows scored at once
+
+
+@dataclass(frozen=True)
+class Here:
+    """This party: what its SuperNode was told with --node-config, and the run's configuration."""
+
+    config: Config
+    data: Path | None
+    name: str
+    folder: Path  # memory and receipts
+    partition: int | None = None  # for trials: a client of a preset instead of a file
+
+    @classmethod
+    def from_node(cls, text: str, node: Mapping[str, Any]) -> Here:
+        config = configs.from_table(tomllib.loads(text), where="the run's configuration")
+        if "data" in node:
+            data = Path(str(node["data"])).expanduser()
+            if not data.is_file():
+                raise UserError(f"there is no file {data}; check data= in --node-config")
+            name = str(node.get("party", data.name.split(".")[0]))
+            return cls(config, data, name, Path(str(node.get("memory", data.parent / ".fedalign"))) / name)
+        if "partition-id" in node:
+            partition = int(node["partition-id"])
+            folder = Path(str(node.get("memory", ".fedalign"))) / f"client-{partition}"
+            return cls(config, None, f"client-{partition}", folder, partition)
+        raise UserError("this SuperNode has no data; start it with --node-config 'data=\"/path/of/your/file.csv\"'")
+
+    @cached_property
+    def rows(self) -> Rows:
+        return FileRows(self) if self.data is not None else PresetRows(self)
+
+
+class Rows:
+    """A party's rows, and what it offers before the first round."""
+
+    def offer(self) -> Offer:
+        raise NotImplementedError
+
+    def parts(self, agreed: Agreed) -> dict[str, Examples]:
+        """Training, validation and test rows, as far as there are any."""
+        raise NotImplementedError
+
+
+class FileRows(Rows):
+    def __init__(self, here: Here) -> None:
+        options = {key: value for key, value in here.config.dataset.options.items() if key not in SERVER_ONLY}
+        self.files = rooms.build("datasets", "files", {**options, "parties": {here.name: str(here.data)}})
+        reading = self.files.reading()
+        (held,) = self.files.read(reading)
+        self.held = self.files.divided(held, reading)
+        self.task = reading.task
+
+    def offer(self) -> Offer:
+        return offer(self.held.name, self.held.train, self.held.classes, self.task, self.files.wording)
+
+    def parts(self, agreed: Agreed) -> dict[str, Examples]:
+        names = ("train", "validation", "test")
+        return {
+            name: examples(part, self.held.classes, agreed)
+            for name, part in zip(names, self.held.parts, strict=True)
+            if len(part)
+        }
+
+
+SERVER_ONLY = ("path", "parties", "client", "test_file", "aliases")  # of the data set's options
+
+
+class PresetRows(Rows):
+    def __init__(self, here: Here) -> None:
+        assert here.partition is not None
+        self.federation = experiment.federation(here.config)
+        if here.partition >= len(self.federation.parties):
+            raise UserError(f"partition-id={here.partition}, but there are {len(self.federation.parties)} clients")
+        self.party = self.federation.parties[here.partition]
+
+    def offer(self) -> Offer:
+        names = [name for name, own in zip(self.federation.label_names, self.party.train.classes, strict=True) if own]
+        kind = self.federation.inputs.kind
+        return Offer(party=self.party.name, task=self.federation.task, kind=kind, classes=tuple(names))
+
+    def parts(self, agreed: Agreed) -> dict[str, Examples]:
+        found = {"train": self.party.train, "validation": self.party.validation, "test": self.party.test}
+        return {name: part for name, part in found.items() if part is not None}
+
+
+# --- answers --------------------------------------------------------------------------------------------------------
+
+
+def answer(kind: str, content: RecordDict, text: str, node: Mapping[str, Any]) -> RecordDict:
+    """The reply to a message: an offer, an update, or scores. What leaves is written to the party's receipt first."""
+    from flwr.app import RecordDict as Records
+
+    torch.set_num_threads(1)
+    here = Here.from_node(text, node)
+    reply = Records()
+    if kind == "offer":
+        messages.put_text(reply, "offer", {"offer": here.rows.offer().model_dump_json()})
+    else:
+        agreed = Agreed.model_validate_json(messages.text_of(content, "task", "agreed"))
+        algorithm, bench = built(text, agreed.model_dump_json())
+        parts = here.rows.parts(agreed)
+        (train if kind == "train" else score)(here, algorithm, bench, parts, content, reply)
+        echo = {key: content["task"][key] for key in ("run", "round", "nonce")}
+        messages.put_text(reply, "echo", {**echo, "party": here.name})
+    messages.keep_receipt(here.folder, "out", kind, "server", reply)
+    return reply
+
+
+@lru_cache(maxsize=2)
+def built(text: str, agreed_text: str) -> tuple[Algorithm, Workbench]:
+    """Algorithm and model from the configuration; the label rows come with the weights, so no label file is needed."""
+    config = configs.from_table(tomllib.loads(text))
+    algorithm = rooms.build("algorithms", config.algorithm.name, config.algorithm.options)
+    agreed = Agreed.model_validate_json(agreed_text)
+    nobody: list[Party] = []
+    data = Federation(agreed.task, agreed.label_names, nobody, agreed.inputs)
+    blank = config.model_copy(update={"labels": config.labels.model_copy(update={"source": "random", "file": ""})})
+    return algorithm, Workbench(experiment.model(blank, data, algorithm.head))
+
+
+def server_of(content: RecordDict, bench: Workbench) -> Server:
+    largest = messages.largest_array(bench.model.arrays())
+    weights = messages.get(content, "weights", largest)
+    return Server(
+        weights, int(content["task"]["clients"]), bench.model.class_rows, messages.get(content, "extra", largest)
+    )
+
+
+def train(
+    here: Here,
+    algorithm: Algorithm,
+    bench: Workbench,
+    parts: Mapping[str, Examples],
+    content: RecordDict,
+    reply: RecordDict,
+) -> None:
+    task = content["task"]
+    server = server_of(content, bench)
+    store = Memory(here.folder, str(task["run"]))
+    number = int(task["round"])
+    if algorithm.watches(bench.model.task) and "validation" in parts:
+        counts = count(bench, server.weights, parts["validation"], None)
+        messages.put(reply, "counts", {"validation": counts})
+    memory = store.before(number, bench.model.class_rows, len(bench.model.anchors()))
+    key = (here.config.seed, number, int(task["client"]))
+    update, after = visit(algorithm, bench, server, parts["train"], memory, here.config.training, key)
+    store.keep(number, after)
+    messages.put_update(reply, update)
+    messages.put_text(reply, "kept", {"kept": size_of(after)})
+
+
+def score(
+    here: Here,
+    algorithm: Algorithm,
+    bench: Workbench,
+    parts: Mapping[str, Examples],
+    content: RecordDict,
+    reply: RecordDict,
+) -> None:
+    """Counts on the party's own test and validation rows; at the thresholds the server asks about, if it does."""
+    weights = server_of(content, bench).weights
+    asked = messages.get(content, "thresholds")
+    found: Arrays = {}
+    for name in ("test", "validation"):
+        if name in parts:
+            found[name] = count(bench, weights, parts[name], asked.get(name))
+    messages.put(reply, "counts", found)
+
+
+def count(bench: Workbench, weights: Arrays, rows: Examples, thresholds: torch.Tensor | None) -> torch.Tensor:
+    """(C, 4) counts, or (T, C, 4) for a grid of thresholds (T,)."""
+    model = bench.start.load(weights)
+    total: torch.Tensor | None = None
+    for chosen in torch.arange(len(rows)).split(CHUNK):
+        part = rows.take(chosen)
+        with torch.no_grad():
+            logits = model(part.x)
+        if thresholds is not None and thresholds.dim() == 1 and len(thresholds) != len(rows.classes):
+            found = metrics.count_at(logits, part.y, part.known, thresholds)
+        else:
+            found = metrics.count(metrics.decide(logits, model.task, thresholds), part.y, part.known)
+        total = found if total is None else total + found
+    assert total is not None
+    return total
+
+
+# --- memory ---------------------------------------------------------------------------------------------------------
+
+
+class Memory:
+    """What this party remembers of a run, on its own disk, with the round it was made in.
+
+    A server that resumes may repeat its last round, so the memory from before that round is kept too.
+    """
+
+    def __init__(self, folder: Path, run: str) -> None:
+        self.folder = folder / hashlib.sha256(run.encode()).hexdigest()[:16]  # a run's key is data, not a path
+
+    def before(self, number: int, class_rows: tuple[str, ...], classes: int) -> Arrays:
+        """The newest memory of an earlier round; empty at the first visit."""
+        for found in sorted(self._rounds(), reverse=True):
+            if found < number:
+                try:
+                    return fit_rows(load(self._path(found).read_bytes()), class_rows, classes)
+                except (OSError, SafetensorError) as error:
+                    raise UserError(f"{self._path(found)} cannot be read ({error}); remove it to begin anew") from error
+        return {}
+
+    def keep(self, number: int, arrays: Arrays) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(self._path(number), save(arrays))
+        earlier = sorted(found for found in self._rounds() if found < number)
+        for old in [*earlier[:-1], *(found for found in self._rounds() if found > number)]:
+            self._path(old).unlink()
+
+    def _rounds(self) -> list[int]:
+        return [int(path.stem) for path in self.folder.glob("*.safetensors") if path.stem.isdigit()]
+
+    def _path(self, number: int) -> Path:
+        return self.folder / f"{number:06d}.safetensors"
+
+
+def fit_rows(memory: Arrays, class_rows: tuple[str, ...], classes: int) -> Arrays:
+    """Memory from before a class was added: zeros for its rows."""
+    result = dict(memory)
+    for key, value in memory.items():
+        if key.rpartition(":")[2] in class_rows and value.dim() and classes - len(value) > 0:
+            result[key] = torch.cat([value, value.new_zeros(classes - len(value), *value.shape[1:])])
+    return result
+
+
+def receipts(folder: Path) -> list[dict[str, Any]]:
+    path = folder / "receipt.jsonl"
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.is_file() else []

@@ -1,0 +1,122 @@
+"""Messages to nodes and back, never waiting without a limit."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from pydantic import ValidationError
+
+from fedalign import messages
+from fedalign.agreement import Offer
+from fedalign.errors import UserError
+from fedalign.labels import names as label_names
+
+if TYPE_CHECKING:
+    from flwr.app import Message, RecordDict
+    from flwr.serverapp import Grid
+
+PAUSE = 0.2  # seconds between looks for replies or nodes
+Log = Callable[[str], None]
+
+
+class Post:
+    """Knows which party is reached at which node."""
+
+    def __init__(self, grid: Grid, parties: int, wait: float, timeout: float, log: Log) -> None:
+        self.grid, self.parties, self.wait, self.timeout, self.log = grid, parties, wait, timeout, log
+        self.offers: dict[int, Offer] = {}  # node -> its offer
+        self.refused: dict[int, str] = {}  # node -> why it does not take part
+        self.places: dict[str, int] = {}  # party -> node
+
+    def gather(self) -> list[Offer]:
+        """Offers of the parties, once enough of them are there."""
+        deadline = time.monotonic() + self.wait
+        while True:
+            self.greet()
+            if len(self.places) >= self.parties:
+                return [self.offers[node] for node in self.places.values()]
+            if time.monotonic() > deadline:
+                reasons = "; ".join(sorted(set(self.refused.values()))) or "nobody else connected"
+                raise UserError(
+                    f"{len(self.places)} of {self.parties} parties came within {self.wait:.0f} s ({reasons}); start "
+                    "the others, or lower parties"
+                )
+            time.sleep(PAUSE)
+
+    def greet(self) -> list[str]:
+        """Asks nodes not heard of yet; returns the parties that are new or back at another node."""
+        from flwr.app import RecordDict as Records
+
+        now = set(self.grid.get_node_ids())
+        for party, node in list(self.places.items()):
+            if node not in now:
+                del self.places[party]
+        unknown = sorted(now - self.offers.keys() - self.refused.keys())
+        replies = self.send({node: ("query.offer", Records()) for node in unknown}, self.wait)
+        for node in unknown:
+            self.listen(node, replies[node])
+        arrived = []
+        for node in sorted(now & self.offers.keys()):
+            party = self.offers[node].party
+            if party not in self.places:
+                self.places[party] = node
+                arrived.append(party)
+            elif self.places[party] != node:
+                del self.offers[node]
+                self.refuse(node, f"another node is connected as {party!a}; give each party its own name")
+        return arrived
+
+    def listen(self, node: int, reply: Message | str) -> None:
+        """Takes a node's offer, or says why not."""
+        if isinstance(reply, str):
+            self.refuse(node, reply)
+            return
+        try:
+            offer = Offer.model_validate_json(messages.text_of(reply.content, "offer", "offer"))
+            for name in (offer.party, *offer.classes):
+                label_names.allowed(name)
+            self.offers[node] = offer
+        except ValidationError:
+            self.refuse(node, "its offer is not one; both sides must run the same version")
+        except UserError as error:
+            self.refuse(node, str(error))
+
+    def refuse(self, node: int, reason: str) -> None:
+        self.refused[node] = reason
+        self.log(f"node {node} does not take part: {reason}")
+
+    def send(self, wanted: Mapping[int, tuple[str, RecordDict]], timeout: float) -> dict[int, Message | str]:
+        """Replies by node; a text in place of one says why there is none."""
+        from flwr.app import Message as FlowerMessage
+
+        if not wanted:
+            return {}
+        letters = [
+            FlowerMessage(content, dst_node_id=node, message_type=kind, ttl=timeout + 60)
+            for node, (kind, content) in wanted.items()
+        ]
+        sent = dict(zip(self.grid.push_messages(letters), wanted, strict=True))
+        found: dict[int, Message | str] = {}
+        deadline = time.monotonic() + timeout
+        while len(found) < len(sent) and time.monotonic() < deadline:
+            waiting = [number for number, node in sent.items() if node not in found]
+            for message in self.grid.pull_messages(waiting):
+                # the reply for a node that died has another sender, so it is known by what it replies to
+                node = sent.get(message.metadata.reply_to_message_id)
+                if node is not None and node not in found:
+                    found[node] = reason_of(message) or message
+            time.sleep(PAUSE)
+        return {node: found.get(node, f"no reply within {timeout:.0f} s") for node in wanted}
+
+
+def reason_of(message: Message) -> str:
+    """Why a party failed, as text that cannot do anything; empty if it did not."""
+    if message.has_error():
+        text = str(message.error.reason or "no reason given")
+    elif "failure" in message.content:
+        text = str(message.content["failure"].get("reason", "it failed"))
+    else:
+        return ""
+    return ascii(" ".join(text.split())[:300])[1:-1]

@@ -1,0 +1,150 @@
+"""The server's side: who is there, what they call their classes, and rounds over the network.
+
+The server holds no row. It asks each party for an offer (label names and, for numbers, column statistics), agrees on
+one list of names and one way to read rows, and then carries weights to the parties and back.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from fedalign import config as configs
+from fedalign import experiment, rooms
+from fedalign.agreement import Agreed, agree
+from fedalign.config import Config
+from fedalign.deployment.engine import DeployedEngine, NewClassesError
+from fedalign.deployment.post import Log, Post
+from fedalign.deployment.roster import Roster
+from fedalign.errors import UserError
+from fedalign.federate import Plan
+from fedalign.labels import names as label_names
+from fedalign.memory import ClientMemory
+from fedalign.runfolder import RunFolder
+
+if TYPE_CHECKING:
+    from flwr.serverapp import Grid
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a deployment is told beside the run's configuration."""
+
+    out: Path
+    parties: int = 1  # wait for so many before the first round
+    wait: float = 600.0  # seconds to wait for them
+    timeout: float = 3600.0  # seconds a round may take
+    resume: bool = False
+    new_classes: str = "refuse"  # or extend: a party that joins later may bring names of its own
+    evaluate_every: int = 5  # rounds
+    approved: tuple[str, ...] = ()  # names that look like another party's and are meant
+    trial: bool = False  # parties are clients of a preset, not files
+
+    @classmethod
+    def read(cls, run: Mapping[str, Any]) -> Settings:
+        known = {key: run[key] for key in cls.__dataclass_fields__ if key in run}
+        known["out"] = Path(str(run.get("out", "run")))
+        known["approved"] = tuple(word for word in str(run.get("approved", "")).split(";") if word)
+        if known.get("new_classes", "refuse") not in ("refuse", "extend"):
+            raise UserError(f"new_classes must be refuse or extend, not {known['new_classes']!r}")
+        return cls(**known)
+
+
+def serve(grid: Grid, text: str, run: Mapping[str, Any], log: Log) -> dict[str, Any]:
+    """A whole run over the network; everything is kept in the run's folder on the server."""
+    settings = Settings.read(run)
+    config = configs.from_table(tomllib.loads(text), where="the run's configuration")
+    post = Post(grid, settings.parties, settings.wait, settings.timeout, log)
+    if settings.trial:
+        roster, plan = trial(post, config)
+    else:
+        roster = open_roster(post, config, settings, log)
+        plan = experiment.plan(config, roster.federation)
+    resume, extend = settings.resume, settings.new_classes == "extend"
+    while True:
+        watch = experiment.Watch(
+            on_start=lambda plan, done, roster=roster: roster.keep(settings.out),  # type: ignore[misc]
+            on_round=lambda now, seconds: log(round_line(now.record, seconds)),
+            on_warning=log,
+        )
+        engine = DeployedEngine(plan, post, roster, extend, settings.evaluate_every, settings.out)
+        try:
+            return experiment.run(config, settings.out, resume, watch, prepared=plan, opened=engine)
+        except NewClassesError as joining:
+            log(f"{joining.offer.party!a} joins with {', '.join(map(ascii, joining.names))}")
+            roster, plan = grown(settings.out, plan, roster, joining)
+            resume = True
+
+
+def trial(post: Post, config: Config) -> tuple[Roster, Plan]:
+    """Parties that are clients of a preset: for trying a network before files are at hand."""
+    plan = experiment.plan(config)
+    data = plan.federation
+    agreed = Agreed(task=data.task, label_names=tuple(data.label_names), inputs=data.inputs)
+    order = {party.name: i for i, party in enumerate(data.parties)}
+    return Roster(agreed, sorted(post.gather(), key=lambda offer: order[offer.party])), plan
+
+
+def round_line(record: Mapping[str, Any], seconds: float) -> str:
+    scores = f"  F1 {100 * record['f1']:.2f}" if "f1" in record else ""
+    refused = f"  left out: {json.dumps(record['refused'])}" if "refused" in record else ""
+    return f"round {record['round']}: {len(record['clients'])} parties{scores}{refused}  {seconds:.1f} s"
+
+
+def open_roster(post: Post, config: Config, settings: Settings, log: Log) -> Roster:
+    """The opening step: offers from all parties, one list of names, one way to read rows."""
+    files = rooms.build("datasets", "files", config.dataset.options)
+    offers = sorted(post.gather(), key=lambda offer: offer.party)
+    if settings.resume and Roster.path(settings.out).is_file():
+        return Roster.again(settings.out, offers)
+    agreed, near = agree(offers, files.wording, files.reading().aliases)
+    owners = {offer.party: {label_names.normalised(name) for name in offer.classes} for offer in offers}
+    for pair in near:
+        log(f"names to look at: {pair.first!a} and {pair.second!a} ({pair.reason}, {pair.score})")
+        keys = {label_names.normalised(pair.first), label_names.normalised(pair.second)}
+        one_party = any(keys <= own for own in owners.values())
+        if pair.reason == "look alike" and not one_party and not {pair.first, pair.second} & set(settings.approved):
+            raise UserError(
+                f"{pair.first!a} and {pair.second!a} of different parties look alike; join them with an alias, or put "
+                "one of them into approved if both are meant"
+            )
+    for lonely in without_company(owners):
+        log(f"note: {lonely!a} shares no class with anyone; only label names connect it")
+    return Roster(agreed, offers)
+
+
+def without_company(owners: Mapping[str, set[str]]) -> list[str]:
+    """Parties none of whose classes anybody else annotates."""
+    return [
+        party
+        for party, own in owners.items()
+        if len(owners) > 1 and not any(own & other for name, other in owners.items() if name != party)
+    ]
+
+
+def grown(folder: Path, plan: Plan, roster: Roster, joining: NewClassesError) -> tuple[Roster, Plan]:
+    """Roster and plan with the new classes, and the checkpoint with a row for each, made from its name."""
+    larger = roster.extended(joining.offer, joining.names)
+    bigger = experiment.plan(plan.config, larger.federation)
+    run = RunFolder(folder)
+    memory = ClientMemory(run.checkpoints, 1)
+    done, server = run.load_round(plan.start(), memory, experiment.fingerprint(plan), warn=lambda message: None)
+    fresh, start = bigger.model.arrays(), bigger.start()
+    weights, extra = dict(server.weights), dict(server.extra)
+    for name in server.class_rows:
+        rows = fresh[name][len(weights[name]) :]
+        if rows.dim() > 1:  # as long as the rows have become
+            rows = rows / rows.norm(dim=1, keepdim=True) * weights[name].norm(dim=1).mean()
+        weights[name] = torch.cat([weights[name], rows])
+    for name, value in extra.items():
+        if value.shape != start.extra[name].shape:
+            extra[name] = torch.cat([value, start.extra[name][len(value) :]])
+    if done:
+        run.commit(done, replace(server, weights=weights, extra=extra), memory, experiment.fingerprint(bigger))
+    return larger, bigger

@@ -1,0 +1,486 @@
+"""Parties and server over Flower's messages: what leaves, what is refused, who may join."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("flwr", reason="Flower is not installed; pip install 'fedalign[flower]'")
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+
+from conftest import ROOT
+from fedalign import config as configs
+from fedalign import messages
+from fedalign.config import Config, to_toml
+from fedalign.deployment import kit, party, server
+from fedalign.errors import UserError
+from fedalign.trained import Model
+from loopback_grid import LoopbackGrid
+
+pytestmark = [pytest.mark.flower, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+CLINICS = ROOT / "examples" / "clinics"
+
+
+def settings(**changes: Any) -> Config:
+    """A quick run over the example clinics."""
+    overrides = ["rounds=2", "training.epochs=1", "encoder.dim=16", "encoder.max_length=64"]
+    overrides += [f"{key.replace('__', '.')}={json.dumps(value)}" for key, value in changes.items()]
+    return kit.for_parties(configs.load(str(CLINICS / "fedalign.toml"), overrides))
+
+
+def node(folder: Path, file: Path, name: str = "") -> dict[str, Any]:
+    return {"data": str(file), "memory": str(folder / "memory"), **({"party": name} if name else {})}
+
+
+def clinics(folder: Path) -> dict[int, dict[str, Any]]:
+    files = sorted(path for path in CLINICS.iterdir() if path.stem in ("east", "north", "south"))
+    return {11 + i: node(folder, file) for i, file in enumerate(files)}
+
+
+class Server:
+    """Runs `serve` over a loopback grid and keeps its log."""
+
+    def __init__(self, folder: Path, config: Config, nodes: dict[int, dict[str, Any]], **options: Any) -> None:
+        self.config, self.out = config, folder / "run"
+        self.grid = LoopbackGrid(config, nodes)
+        self.options = {"parties": len(nodes), "wait": 0.5, "timeout": 1.0, "evaluate_every": 100, **options}
+        self.lines: list[str] = []
+
+    def run(self, **more: Any) -> dict[str, Any]:
+        options = {**self.options, "out": str(self.out), **more}
+        return server.serve(self.grid, to_toml(self.config), options, self.lines.append)  # type: ignore[arg-type]
+
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in (self.out / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedalign.deployment.post.PAUSE", 0.0)
+
+
+def test_three_clinics_with_different_files_make_one_model(tmp_path: Path) -> None:
+    run = Server(tmp_path, settings(), clinics(tmp_path))
+    result = run.run()
+    assert result["rounds"] == 2
+    assert 0 <= result["last"]["f1"] <= 1
+    model = Model.load(run.out)
+    assert {"asthma", "diabetes", "kidney stones"} <= set(model.label_names)
+    with (CLINICS / "test.csv").open() as stream:
+        notes = [row["note"] for row in csv.DictReader(stream)]
+    assert len(model.predict(notes)) == len(notes)
+    assert json.loads((run.out / "parties.json").read_text())["parties"] == ["east", "north", "south"]
+
+
+def test_the_result_is_that_of_the_local_engine(tmp_path: Path) -> None:
+    """The same files, the same held-out rows: the same weights, bit for bit."""
+    from fedalign import experiment
+
+    files = {Path(n["data"]).stem: n["data"] for n in clinics(tmp_path).values()}
+    local = settings()
+    local = local.model_copy(
+        update={"dataset": local.dataset.model_copy(update={**local.dataset.options, "parties": files})}
+    )
+    experiment.run(local, tmp_path / "local")
+    run = Server(tmp_path, settings(), clinics(tmp_path))
+    run.run()
+    assert (run.out / "model.safetensors").read_bytes() == (tmp_path / "local" / "model.safetensors").read_bytes()
+
+
+# --- what leaves -----------------------------------------------------------------------------------------------------
+
+
+def test_nothing_but_names_counts_scores_and_weights_leaves_a_party(tmp_path: Path) -> None:
+    """A word of every note, the file's path and its name are looked for in the bytes of every reply."""
+    secret = tmp_path / "patients-of-doctor-smith.csv"
+    with (CLINICS / "north.csv").open() as stream:
+        rows = list(csv.DictReader(stream))
+    for i, row in enumerate(rows):
+        row["note"] = f"canaryword{i} {row['note']} mrs-canary-{i}"
+    with secret.open("w", newline="") as stream:
+        writer = csv.DictWriter(stream, fieldnames=list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    nodes = {
+        11: node(tmp_path, secret, "north"),
+        **{k: v for k, v in clinics(tmp_path).items() if "north" not in v["data"]},
+    }
+    run = Server(tmp_path, settings(), nodes)
+    run.run()
+    wire = b"".join(run.grid.bytes_out)
+    assert len(wire) > 100_000
+    assert b"asthma" in wire  # label names do leave
+    for canary in (b"canaryword", b"mrs-canary", b"patients-of", b"smith", str(tmp_path).encode()):
+        assert canary not in wire, canary
+    # and the arrays are those of the model, the class list and counts: nothing has a row's shape
+    weights = {name: tuple(value.shape) for name, value in Model.load(run.out).network.arrays().items()}
+    classes = len(Model.load(run.out).label_names)
+    for line in party.receipts(tmp_path / "memory" / "north"):
+        for record, arrays in line["content"].items():
+            if record == "weights":
+                assert {name: tuple(a["shape"]) for name, a in arrays.items()} == weights
+            elif record == "classes":
+                assert arrays["classes"]["shape"] == [classes]
+            elif record == "counts":
+                assert all(a["shape"] == [classes, 4] for a in arrays.values())
+            else:
+                assert record in ("offer", "echo", "examples", "kept", "extra")
+                assert not any(isinstance(value, dict) for value in arrays.values())
+
+
+def test_an_offer_holds_names_and_kinds_only(tmp_path: Path) -> None:
+    nodes = clinics(tmp_path)
+    reply = party.answer("offer", RecordDict(), to_toml(settings()), nodes[12])
+    offer = json.loads(messages.text_of(reply, "offer", "offer"))
+    assert offer["party"] == "north"
+    assert set(offer) == {"party", "task", "kind", "classes", "columns", "moments", "words"}
+    assert offer["words"] is None  # hashed words need no agreement
+    assert offer["columns"] == []
+
+
+def test_both_sides_keep_a_receipt_of_the_same_bytes(tmp_path: Path) -> None:
+    run = Server(tmp_path, settings(rounds=1), clinics(tmp_path))
+    run.run()
+    mine = [line for line in party.receipts(tmp_path / "memory" / "south") if line["kind"] == "train"]
+    theirs = [line for line in party.receipts(run.out) if line["kind"] == "train" and line["other"] == "south"]
+    assert len(mine) == len(theirs) == 1
+    assert mine[0]["content"] == theirs[0]["content"]
+    assert mine[0]["content"]["weights"]["label_encoder.weight"]["sha256"]
+
+
+def test_a_partys_mistake_stays_in_its_own_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    broken = tmp_path / "secret-place" / "north.csv"
+    broken.parent.mkdir()
+    broken.write_text("note,codes\n")
+    run = Server(tmp_path, settings(), {11: node(tmp_path, broken)})
+    with pytest.raises(UserError, match="0 of 1 parties came"):
+        run.run()
+    assert b"secret-place" not in b"".join(run.grid.bytes_out)
+    assert any("its own log says why" in line for line in run.lines)
+
+
+# --- replies that must not count -------------------------------------------------------------------------------------
+
+
+def edited(change: Any) -> Any:
+    def alter(reply: Message) -> Message:
+        if "weights" in reply.content:
+            change(reply.content)
+        return reply
+
+    return alter
+
+
+def set_echo(key: str, value: object) -> Any:
+    return edited(lambda content: content["echo"].__setitem__(key, value))
+
+
+def set_array(record: str, name: str, value: torch.Tensor) -> Any:
+    return edited(lambda content: content[record].__setitem__(name, Array(value.numpy())))
+
+
+ROWS = "label_encoder.weight"
+OBJECTS = b"\x93NUMPY\x01\x00v\x00{'descr': '|O', 'fortran_order': False, 'shape': (1,), }".ljust(127) + b"\n"
+
+
+def set_raw(stype: str, data: bytes) -> Any:
+    array = Array(dtype="float32", shape=(9, 16), stype=stype, data=data)
+    return edited(lambda content: content["weights"].__setitem__(ROWS, array))
+
+
+BAD: list[tuple[Any, str]] = [
+    (set_echo("round", 1), "another round"),
+    (set_echo("run", "x"), "another run"),
+    (set_echo("nonce", "x"), "another nonce"),
+    (set_echo("party", "east"), "another party"),
+    (edited(lambda content: content.__delitem__("echo")), "another run"),
+    (edited(lambda content: content.__delitem__("weights")), "holds no weights"),
+    (set_array("weights", ROWS, torch.zeros(3, 3)), "has shape"),
+    (set_array("weights", ROWS, torch.zeros(4000, 4000)), "bytes where at most"),
+    (set_array("weights", "more", torch.zeros(1)), "not part of this model"),
+    (edited(lambda content: content["weights"].__delitem__(ROWS)), "is missing"),
+    (set_array("classes", "classes", torch.ones(9).bool()), "did not declare"),
+    (edited(lambda content: content["examples"].__setitem__("examples", -4)), "not a count"),
+    (edited(lambda content: content.__setitem__("examples", ConfigRecord({"examples": "many"}))), "not a count"),
+    (set_raw("pickle", b"cos\nsystem\n(S'true'\ntR."), "is stored as 'pickle'"),
+    (set_raw("numpy.ndarray", b"junk"), "cannot be read"),
+    (set_raw("numpy.ndarray", OBJECTS), "cannot be read"),
+    (lambda reply: None if "weights" in reply.content else reply, "no reply within"),
+]
+
+
+@pytest.mark.parametrize(("change", "reason"), BAD)
+def test_a_bad_reply_is_left_out_with_its_reason(tmp_path: Path, change: Any, reason: str) -> None:
+    config = settings(rounds=2)
+    nodes = clinics(tmp_path)
+    classes = 9
+    run = Server(tmp_path, config, nodes, timeout=0.05)
+    run.grid.change[12] = change
+    run.run()
+    assert len(Model.load(run.out).label_names) == classes
+    refused = [record.get("refused", {}) for record in run.records]
+    assert all("north" in named or reason == "another round" for named in refused)
+    assert reason in refused[-1]["north"]
+    assert run.records[-1]["clients"] == [0, 2]
+
+
+def test_a_reply_to_an_earlier_question_is_not_taken_again(tmp_path: Path) -> None:
+    """The first round's reply is sent again in the second: its round and nonce are over."""
+    run = Server(tmp_path, settings(rounds=2), clinics(tmp_path))
+    kept: list[Message] = []
+
+    def replay(reply: Message) -> Message:
+        if "weights" in reply.content:
+            kept.append(reply)
+            return Message(kept[0].content, metadata=reply.metadata)
+        return reply
+
+    run.grid.change[13] = replay
+    run.run()
+    assert "another round" in run.records[1]["refused"]["south"]
+
+
+def test_too_few_parties_in_a_row_stop_the_run_with_a_usable_checkpoint(tmp_path: Path) -> None:
+    run = Server(tmp_path, settings(rounds=9, min_clients=3, patience=2), clinics(tmp_path), timeout=0.05)
+    run.grid.change[12] = lambda reply: None if "weights" in reply.content else reply
+    with pytest.raises(UserError, match="2 rounds in a row had fewer than 3 good replies"):
+        run.run()
+    run.grid.change.clear()
+    finished = Server(tmp_path, settings(rounds=9, min_clients=3, patience=2), clinics(tmp_path))
+    assert finished.run(resume=True)["rounds"] == 9
+
+
+# --- resuming --------------------------------------------------------------------------------------------------------
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("algorithm", ["fedalign", "scaffold"])
+def test_a_server_killed_in_a_round_resumes_to_the_same_weights(tmp_path: Path, algorithm: str) -> None:
+    """Parties have trained and remembered when the server dies; the repeated round must start from their old memory."""
+    config = settings(rounds=4, algorithm__name=algorithm)
+    whole = Server(tmp_path / "whole", config, clinics(tmp_path / "whole"))
+    whole.run()
+    run = Server(tmp_path / "killed", config, clinics(tmp_path / "killed"))
+    asked = 0
+
+    def die(reply: Message) -> Message:
+        nonlocal asked
+        asked += "weights" in reply.content
+        if asked == 3:
+            raise Killed
+        return reply
+
+    run.grid.change[13] = die
+    with pytest.raises(Killed):
+        run.run()
+    assert len(run.records) == 2
+    again = Server(tmp_path / "killed", config, clinics(tmp_path / "killed"))
+    again.run(resume=True)
+    for name in ("model.safetensors", "metrics.jsonl"):
+        assert (again.out / name).read_bytes() == (whole.out / name).read_bytes(), name
+
+
+def test_resuming_with_other_parties_is_refused(tmp_path: Path) -> None:
+    run = Server(tmp_path, settings(rounds=1), clinics(tmp_path))
+    run.run()
+    fewer = dict(list(clinics(tmp_path).items())[:2])
+    with pytest.raises(UserError, match=r"missing now: 'south', new: none"):
+        Server(tmp_path, settings(rounds=1), fewer).run(resume=True)
+
+
+def test_a_party_keeps_its_memory_of_two_rounds_at_most(tmp_path: Path) -> None:
+    memory = party.Memory(tmp_path, "run")
+    for number in (1, 2, 3):
+        memory.keep(number, {"x": torch.tensor([float(number)])})
+    assert float(memory.before(3, (), 0)["x"]) == 2.0
+    assert float(memory.before(4, (), 0)["x"]) == 3.0
+    assert memory.before(1, (), 0) == {}
+    assert len(list(tmp_path.rglob("*.safetensors"))) == 2
+    memory.keep(2, {"x": torch.tensor([20.0])})  # the server went back a round: what came after is void
+    assert float(memory.before(9, (), 0)["x"]) == 20.0
+    assert party.Memory(tmp_path, "../../other").folder.parent == tmp_path  # a run's key is not a path
+
+
+# --- joining ---------------------------------------------------------------------------------------------------------
+
+
+def later(grid: LoopbackGrid, rounds: int, number: int, config: dict[str, Any]) -> None:
+    """A node that connects after some rounds."""
+    real = grid.get_node_ids
+
+    def nodes() -> list[int]:
+        trained = {m.content["task"]["round"] for m in grid.sent if m.metadata.message_type == "train"}
+        if len(trained) >= rounds:
+            grid.nodes[number] = config
+        return real()
+
+    grid.get_node_ids = nodes  # type: ignore[method-assign]
+
+
+def test_a_party_that_comes_later_with_known_names_takes_part(tmp_path: Path) -> None:
+    nodes = clinics(tmp_path)
+    late = node(tmp_path, Path(nodes[11]["data"]), "west")
+    run = Server(tmp_path, settings(rounds=4, clients_per_round=4), nodes)
+    later(run.grid, 2, 14, late)
+    run.run()
+    assert "'west' joins" in run.lines
+    assert [len(record["clients"]) for record in run.records] == [3, 3, 3, 4]
+    assert json.loads((run.out / "parties.json").read_text())["parties"][-1] == "west"
+
+
+def newcomer(folder: Path) -> dict[str, Any]:
+    file = folder / "far.csv"
+    file.write_text(
+        "note,codes\n" + "".join(f"word{i % 7} fever,{'malaria' if i % 2 else 'dengue'}\n" for i in range(40))
+    )
+    return node(folder, file)
+
+
+def test_a_party_with_new_names_is_refused_with_the_reason(tmp_path: Path) -> None:
+    run = Server(tmp_path, settings(rounds=3), clinics(tmp_path))
+    later(run.grid, 1, 14, newcomer(tmp_path))
+    run.run()
+    assert any("'far' brings new classes ('dengue', 'malaria')" in line for line in run.lines)
+    assert len(Model.load(run.out).label_names) == 9
+
+
+@pytest.mark.parametrize("algorithm", ["fedalign", "scaffold"])
+def test_or_its_classes_get_rows_from_their_names(tmp_path: Path, algorithm: str) -> None:
+    config = settings(rounds=5, clients_per_round=4, algorithm__name=algorithm)
+    run = Server(tmp_path, config, clinics(tmp_path), new_classes="extend")
+    later(run.grid, 2, 14, newcomer(tmp_path))
+    run.run()
+    names = Model.load(run.out).label_names
+    assert names[-2:] == ("dengue", "malaria")
+    assert len(names) == 11
+    assert run.records[-1]["clients"] == [0, 1, 2, 3]
+    assert "refused" not in run.records[-1]
+
+
+# --- names are data --------------------------------------------------------------------------------------------------
+
+
+def offering(names: Sequence[str], party_name: str = "north") -> Any:
+    def alter(reply: Message) -> Message:
+        if "offer" in reply.content:
+            text = json.loads(reply.content["offer"]["offer"])
+            reply.content["offer"]["offer"] = json.dumps({**text, "classes": list(names), "party": party_name})
+        return reply
+
+    return alter
+
+
+PAYLOADS = [
+    "a\u200bb",
+    "a\u202eb",
+    "\x1b[31mred",
+    "two\nlines",
+    "x" * 200,
+    "",
+    "...",
+]
+
+
+@pytest.mark.parametrize("name", PAYLOADS)
+def test_a_name_that_is_not_allowed_keeps_its_party_out(tmp_path: Path, name: str) -> None:
+    run = Server(tmp_path, settings(rounds=1), clinics(tmp_path), parties=2)
+    run.grid.change[12] = offering(["asthma", name])
+    run.run()
+    assert json.loads((run.out / "parties.json").read_text())["parties"] == ["east", "south"]
+    assert all(line.isprintable() for line in run.lines)
+
+
+@pytest.mark.parametrize(
+    "name", ["../../etc/passwd", "=HYPERLINK(1)", "<script>alert(1)</script>", "%s%n", "x' OR 1=1 --"]
+)
+def test_a_name_with_other_meanings_is_only_a_name(tmp_path: Path, name: str) -> None:
+    with (tmp_path / "odd.csv").open("w", newline="") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(["note", "codes"])
+        writer.writerows([[f"word{i % 5} text", name if i % 2 else "none of these"] for i in range(30)])
+    nodes = {**clinics(tmp_path), 14: node(tmp_path, tmp_path / "odd.csv")}
+    run = Server(tmp_path, settings(rounds=1), nodes)
+    run.run()
+    assert name in Model.load(run.out).label_names
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["memory", "odd.csv", "run"]
+
+
+def test_look_alikes_of_another_party_are_held_for_approval(tmp_path: Path) -> None:
+    run = Server(tmp_path, settings(rounds=1), clinics(tmp_path))
+    run.grid.change[12] = offering(["\u0430sthma"])  # a Cyrillic a
+    run.grid.change[13] = offering(["asthma"], "south")
+    with pytest.raises(UserError, match=r"look alike; join them with an alias"):
+        run.run()
+    assert not run.out.exists()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["not json", "{}", '{"party": "x"}', json.dumps({"party": "x", "task": "multi", "kind": "text", "classes": 7})],
+)
+def test_an_offer_that_is_none_keeps_its_party_out(tmp_path: Path, text: str) -> None:
+    def alter(reply: Message) -> Message:
+        if "offer" in reply.content:
+            reply.content["offer"]["offer"] = text
+        return reply
+
+    run = Server(tmp_path, settings(rounds=1), clinics(tmp_path), parties=2)
+    run.grid.change[12] = alter
+    run.run()
+    assert any("its offer is not one" in line for line in run.lines)
+
+
+def test_two_nodes_cannot_be_one_party(tmp_path: Path) -> None:
+    nodes = clinics(tmp_path)
+    nodes[14] = node(tmp_path, Path(nodes[11]["data"]), "north")
+    run = Server(tmp_path, settings(rounds=1), nodes, parties=3)
+    run.run()
+    assert any("another node is connected as 'north'" in line for line in run.lines)
+
+
+def test_a_party_that_shares_no_class_is_noted(tmp_path: Path) -> None:
+    run = Server(tmp_path, settings(rounds=1), {**clinics(tmp_path), 14: newcomer(tmp_path)})
+    run.run()
+    assert any("'far' shares no class with anyone" in line for line in run.lines)
+
+
+# --- the kit ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_message_is_read_only_up_to_the_expected_size() -> None:
+    content = RecordDict({"weights": ArrayRecord({"w": Array(torch.zeros(10_000).numpy())})})
+    with pytest.raises(UserError, match="bytes where at most 100 are expected"):
+        messages.get(content, "weights", largest=100)
+    assert messages.get(content, "weights", largest=40_000)["w"].shape == (10_000,)
+
+
+def test_the_kit_holds_what_server_and_parties_need(tmp_path: Path) -> None:
+    kit.write_kit(tmp_path / "kit", settings(), ["north", "south"], "127.0.0.1", 8000)
+    names = {str(path.relative_to(tmp_path / "kit")) for path in (tmp_path / "kit").rglob("*") if path.is_file()}
+    assert {"app/pyproject.toml", "app/fedalign_app.py", "certificates/ca.crt", "keys/north", "README.md"} <= names
+    assert (tmp_path / "kit" / "keys" / "north").stat().st_mode & 0o077 == 0
+    assert (tmp_path / "kit" / "certificates" / "server.key").stat().st_mode & 0o077 == 0
+    text = (tmp_path / "kit" / "app" / "pyproject.toml").read_text()
+    assert str(ROOT) not in text  # no path of this machine travels to the parties
+    with pytest.raises(UserError, match="exists already"):
+        kit.write_kit(tmp_path / "kit", settings(), ["north"], "127.0.0.1", 8000)
+    with pytest.raises(UserError, match="is used as a file name here"):
+        kit.write_kit(tmp_path / "other", settings(), ["../north"], "127.0.0.1", 8000)
+
+
+def test_settings_are_checked() -> None:
+    with pytest.raises(UserError, match="new_classes must be refuse or extend"):
+        server.Settings.read({"new_classes": "maybe"})
+    assert dataclasses.asdict(server.Settings.read({"out": "x"}))["parties"] == 1
