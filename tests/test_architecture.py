@@ -15,13 +15,13 @@ PACKAGE = Path(fedalign.__file__).parent
 ROOT = PACKAGE.parents[1]
 ORDER = [  # a file imports only from its own line (never itself) or lines above it
     {"errors", "keys", "files", "words"},
-    {"types", "noise", "rooms", "datafolder", "formats"},
-    {"inputs", "config", "memory"},
+    {"types", "noise", "rooms", "datafolder", "formats", "matrix"},
+    {"inputs", "config", "memory", "cache"},
     {"losses", "aggregate", "alignment", "metrics", "model", "encoders"},
     {"partition", "labels", "algorithm"},
     {"annotation", "reading", "agreement", "detection"},
     {"algorithms", "client", "datasets"},
-    {"federate", "runfolder", "trained", "survey", "messages"},
+    {"federate", "runfolder", "trained", "survey", "messages", "census"},
     {"engines", "asking"},
     {"experiment"},
     {"comparison", "console", "bench", "track", "deployment"},

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -10,8 +12,9 @@ from fedalign.config import Partition
 from fedalign.datafolder import data_folder
 from fedalign.datasets.synthetic import Synthetic
 from fedalign.errors import UserError
-from fedalign.partition import divide, group_classes, majority, owner_of_rows
-from fedalign.types import Pool
+from fedalign.inputs import Text
+from fedalign.partition import divide, group_classes, majority, owner_of_rows, positives
+from fedalign.types import Examples, Pool
 
 
 def pool(**options: object) -> Pool:
@@ -48,12 +51,25 @@ def test_one_client_a_subject() -> None:
     assert [len(p.train) for p in found.parties] == torch.bincount(data.subject).tolist()  # type: ignore[arg-type]
 
 
+def test_clients_stay_people_when_somebody_has_no_validation_rows() -> None:
+    data = pool()
+    assert data.validation_subject is not None
+    data.validation_subject[data.validation_subject == 3] = 4
+    found = divide(data, Partition(kind="random-classes", rows="subject"), seed=1)
+    held = [len(party.validation) for party in found.parties if party.validation is not None]
+    assert held == torch.bincount(data.validation_subject, minlength=8).tolist()
+    assert held[3] == 0
+
+
 def test_covering_every_class_is_an_option() -> None:
     how = Partition(kind="random-classes", clients=3, classes_per_client=3)
     uncovered = [s for s in range(20) if not divide(pool(), how, s).classes.any(0).all()]
     assert uncovered  # eight classes, nine draws: often one is left out
     covered = how.model_copy(update={"cover": True})
     assert all(bool(divide(pool(), covered, s).classes.any(0).all()) for s in uncovered)
+    data = pool()
+    data.train.y[:, 0] = 0  # occurs nowhere, so nobody is to annotate it
+    assert divide(data, covered, 0).classes.any(0).tolist() == [False] + [True] * 7
     with pytest.raises(UserError, match="covers all 8 classes"):
         divide(pool(), how.model_copy(update={"cover": True, "clients": 2}), 0)
 
@@ -72,6 +88,39 @@ def test_category_gives_every_class_to_exactly_one_client() -> None:
     for party in found.parties:
         assert bool((party.train.y.sum(1) > 0).float().mean() > 0.9)  # nearly always a local positive
         assert torch.equal(party.train.known, party.train.classes.expand_as(party.train.known))
+
+
+def test_validation_rows_follow_their_subject() -> None:
+    """All rows of a person lie at one client, in training and in validation."""
+    data = pool(task="multi")
+    data.train.x[:, 0] = data.subject  # type: ignore[index, assignment]
+    data.validation.x[:, 0] = data.validation_subject  # type: ignore[index, assignment, union-attr]
+    found = divide(data, Partition(kind="category", clients=2, rows="subject"), seed=3)
+    where: dict[float, set[int]] = {}
+    for m, party in enumerate(found.parties):
+        assert party.validation is not None
+        for part in (party.train, party.validation):
+            for person in part.x[:, 0].tolist():  # type: ignore[index]
+                where.setdefault(person, set()).add(m)
+    assert len(where) == 8
+    assert all(len(clients) == 1 for clients in where.values())
+
+
+def test_pieces_of_a_recording_count_once() -> None:
+    """Class 0 has three pieces of one recording, class 1 two recordings: class 0 is the rarer one. Validation counts
+    with training, because the published code sets it aside later."""
+    y = torch.tensor([[1, 0], [1, 0], [1, 1], [0, 1]])
+    recording = torch.tensor([7, 7, 7, 9])
+    part = Examples(torch.empty(4, 0), y.float(), torch.ones_like(y, dtype=torch.bool), torch.ones(2, dtype=torch.bool))
+    assert positives(part, None).tolist() == [3, 2]
+    assert positives(part, recording).tolist() == [1, 2]
+    assert owner_of_rows(y, [[0], [1]]).tolist() == [0, 0, 1, 1]
+    assert owner_of_rows(y, [[0], [1]], positives(part, recording)).tolist() == [0, 0, 0, 1]
+    data = Pool("multi", ["a", "b"], part, part, Text(), category=["a", "b"], recording=recording)
+    assert [len(party.train) for party in divide(data, Partition(kind="category"), 0).parties] == [3, 1]
+    held = replace(part, y=torch.tensor([[1.0, 0.0]] * 4))  # three more recordings of class 0
+    more = replace(data, validation=held, validation_recording=torch.tensor([1, 2, 3, 3]))
+    assert [len(party.train) for party in divide(more, Partition(kind="category"), 0).parties] == [2, 2]
 
 
 def test_original_gaps_stay_unknown() -> None:
@@ -114,6 +163,8 @@ def test_majority_moves_all_rows_of_a_subject_together() -> None:
         (Partition(kind="none"), {}, "set partition.kind"),
         (Partition(kind="random-classes", clients=3), {"task": "multi"}, "use 'category'"),
         (Partition(kind="random-classes", clients=10_000), {}, "too few for 10000 clients"),
+        (Partition(kind="random-classes", rows="subject", clients=5), {}, "one client of each of the 8 subjects"),
+        (Partition(kind="category", rows="subject", clients=8), {"task": "multi"}, "annotates .* would hold no row"),
     ],
 )
 def test_what_cannot_be_divided_is_refused(how: Partition, options: dict[str, object], message: str) -> None:

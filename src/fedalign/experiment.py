@@ -25,7 +25,7 @@ from fedalign.labels import vectors
 from fedalign.memory import ClientMemory
 from fedalign.model import DualEncoder, LabelEncoder, random_rows
 from fedalign.runfolder import RunFolder
-from fedalign.types import Arrays, Examples, Federation, Sequences
+from fedalign.types import Arrays, Examples, Federation, Pool, Sequences
 
 COLUMNS = ("text", "features", "series", "id", "time", "layout", "label", "labels", "separator", "label_columns",
            "label_prefix", "other", "missing")  # fmt: skip
@@ -42,16 +42,22 @@ class Watch:
     on_warning: Callable[[str], None] = lambda message: None
 
 
-def federation(config: Config) -> Federation:
-    """The data of a configuration, divided among its clients; fetched first if that may be done silently."""
+def load(config: Config) -> Pool | Federation:
+    """The data of a configuration; fetched first if that may be done silently."""
     dataset = rooms.build("datasets", config.dataset.name, config.dataset.options)
+    if hasattr(dataset, "for_seed"):
+        dataset = dataset.for_seed(config.seed)  # a split of its own for each seed
     folder = data_folder()
     if not dataset.present(folder):
         dataset.fetch(folder)
-    loaded = dataset.load(folder)
-    if isinstance(loaded, Federation):
-        return loaded
-    return partition.divide(loaded, config.partition, config.seed)
+    loaded: Pool | Federation = dataset.load(folder)
+    return loaded
+
+
+def federation(config: Config) -> Federation:
+    """The data of a configuration, divided among its clients."""
+    loaded = load(config)
+    return loaded if isinstance(loaded, Federation) else partition.divide(loaded, config.partition, config.seed)
 
 
 def plan(config: Config, data: Federation | None = None) -> Plan:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Literal
@@ -17,6 +17,7 @@ from torch import Tensor
 from fedalign import words
 from fedalign.types import Rows, Sequences
 
+CHUNK = 30_000  # numbers scaled at once: they fit the cache, and torch starts no threads for so few
 UNKNOWN = 0  # the token of every word outside the vocabulary
 
 
@@ -119,11 +120,16 @@ class Scaling(_Stored):
     @classmethod
     def fit(cls, values: np.ndarray | Tensor, columns: Sequence[str] = ()) -> Scaling:
         """From training rows or steps (n, F); NaN is missing."""
-        x = np.asarray(values, dtype=np.float64)
-        seen = ~np.isnan(x)
-        count = np.maximum(seen.sum(0), 1)
-        mean = np.where(seen, x, 0).sum(0) / count
-        sd = np.sqrt((np.where(seen, x - mean, 0) ** 2).sum(0) / count)
+        x = np.asarray(values)
+        count, total, square = (torch.zeros(x.shape[1], dtype=torch.float64) for _ in range(3))
+        for part in _parts(x):
+            missing = part.isnan()
+            count += len(part) - missing.sum(0)
+            total += part.masked_fill_(missing, 0).sum(0)
+        mean = total / count.clamp(min=1)
+        for part in _parts(x):
+            square += part.sub_(mean).nan_to_num_(nan=0.0).square_().sum(0)
+        sd = (square / count.clamp(min=1)).sqrt()
         sd[sd < 1e-12] = 1.0  # a constant column carries nothing; leave it at 0
         return cls(columns=tuple(columns), mean=tuple(mean.tolist()), sd=tuple(sd.tolist()))
 
@@ -145,8 +151,22 @@ class Scaling(_Stored):
         return cls(columns=tuple(columns), mean=(0.0,) * len(columns), sd=(1.0,) * len(columns))
 
     def apply(self, values: np.ndarray | Tensor) -> Tensor:
-        x = (np.asarray(values, dtype=np.float64) - self.mean) / self.sd
-        return torch.from_numpy(np.nan_to_num(x, nan=0.0).astype(np.float32))
+        x = np.asarray(values)
+        scaled = torch.empty(x.shape)
+        rows = scaled.view(-1, len(self.mean))
+        mean, sd = torch.tensor(self.mean, dtype=torch.float64), torch.tensor(self.sd, dtype=torch.float64)
+        first = 0
+        for part in _parts(x.reshape(rows.shape)):
+            rows[first : first + len(part)] = part.sub_(mean).div_(sd).nan_to_num_(nan=0.0)
+            first += len(part)
+        return scaled
+
+
+def _parts(x: np.ndarray) -> Iterator[Tensor]:
+    """A few rows at a time in double precision, so that no second copy of a large table is made."""
+    step = max(CHUNK // max(x.shape[1], 1), 1)
+    for first in range(0, len(x), step):
+        yield torch.from_numpy(x[first : first + step].astype(np.float64))
 
 
 class Series(_Stored):

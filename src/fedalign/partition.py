@@ -47,18 +47,20 @@ def show(rows: Examples, chosen: Tensor, classes: Tensor, single: bool) -> Examp
 def _random_classes(pool: Pool, how: Partition, seed: int) -> list[Party]:
     if pool.task != "single":
         raise UserError("partition.kind = 'random-classes' is for one class a row; use 'category' for multi-label data")
-    rows = _rows_of_clients(pool, pool.train, pool.subject, how, seed, "rows")
+    people = _people(pool) if how.rows == "subject" else None
+    rows = _rows_of_clients(pool.train, pool.subject, people, how, seed, "rows")
     held = None
     if pool.validation is not None:
-        held = _rows_of_clients(pool, pool.validation, pool.validation_subject, how, seed, "validation")
+        held = _rows_of_clients(pool.validation, pool.validation_subject, people, how, seed, "validation")
+    occurs = (pool.train.y > 0).any(0)  # a class that nobody has cannot be covered
     for attempt in range(ATTEMPTS):
         sets = [draw_classes(pool.train.y[r], how.classes_per_client, seed, m, attempt) for m, r in enumerate(rows)]
-        if not how.cover or bool(torch.stack(sets).any(0).all()):
+        if not how.cover or bool(torch.stack(sets).any(0)[occurs].all()):
             break
     else:
         raise UserError(
             f"no draw of {how.classes_per_client} classes for each of {len(rows)} clients covers all "
-            f"{len(pool.label_names)} classes; raise partition.classes_per_client or set partition.cover = false"
+            f"{int(occurs.sum())} classes; raise partition.classes_per_client or set partition.cover = false"
         )
     return [
         Party(
@@ -71,14 +73,25 @@ def _random_classes(pool: Pool, how: Partition, seed: int) -> list[Party]:
     ]
 
 
+def _people(pool: Pool) -> list[int]:
+    """Who recorded training rows; one client each, also where somebody has no validation rows."""
+    if pool.subject is None:
+        raise UserError("this data set names no subjects; set partition.rows = 'shuffle'")
+    found: list[int] = torch.unique(pool.subject).tolist()
+    return found
+
+
 def _rows_of_clients(
-    pool: Pool, part: Examples, subject: Tensor | None, how: Partition, seed: int, word: str
+    part: Examples, subject: Tensor | None, people: list[int] | None, how: Partition, seed: int, word: str
 ) -> list[Tensor]:
     """Row numbers of each client: shuffled parts of equal size, or one client a subject."""
-    if how.rows == "subject":
-        if subject is None:
-            raise UserError("this data set names no subjects; set partition.rows = 'shuffle'")
-        return [(subject == s).nonzero().flatten() for s in torch.unique(subject).tolist()]
+    if people is not None and subject is not None:
+        if how.clients not in (None, len(people)):
+            raise UserError(
+                f"partition.rows = 'subject' makes one client of each of the {len(people)} subjects; "
+                f"remove partition.clients = {how.clients} or set it to {len(people)}"
+            )
+        return [(subject == s).nonzero().flatten() for s in people]
     clients = how.clients or 1
     if len(part) < clients:
         raise UserError(f"{len(part)} rows are too few for {clients} clients; lower partition.clients")
@@ -104,17 +117,22 @@ def _by_category(pool: Pool, how: Partition, seed: int) -> list[Party]:
     names = list(dict.fromkeys(pool.category))
     groups = [[c for c, name in enumerate(pool.category) if name == group] for group in names]
     groups = group_classes(groups, how.clients or len(groups), numpy_generator(seed, "groups"))
-    owner = owner_of_rows(pool.train.y * pool.train.known, groups)
+    sizes = _recordings(pool)
+    owner = owner_of_rows(pool.train.y * pool.train.known, groups, sizes)
+    held = None if pool.validation is None else owner_of_rows(pool.validation.y * pool.validation.known, groups, sizes)
     if how.rows == "subject":
-        if pool.subject is None:
-            raise UserError("this data set names no subjects; set partition.rows = 'shuffle'")
-        owner = majority(owner, pool.subject, len(groups))
-    held = None if pool.validation is None else owner_of_rows(pool.validation.y * pool.validation.known, groups)
+        _people(pool)
+        owner, held = _together(pool, owner, held, len(groups))
     parties = []
     for m, group in enumerate(groups):
         classes = torch.zeros(len(pool.label_names), dtype=torch.bool)
         classes[group] = True
         mine = (owner == m).nonzero().flatten()
+        if not len(mine):
+            raise UserError(
+                f"client-{m}, which annotates {', '.join(pool.label_names[c] for c in group)}, would hold no row; "
+                "lower partition.clients or set partition.rows = 'shuffle'"
+            )
         train = show(pool.train, mine, classes, single=pool.task == "single")
         validation = None
         if pool.validation is not None and held is not None:
@@ -141,15 +159,44 @@ def group_classes(groups: Sequence[Sequence[int]], clients: int, rng: np.random.
     return result
 
 
-def owner_of_rows(y: Tensor, groups: Sequence[Sequence[int]]) -> Tensor:
-    """(n,) the client that owns the rarest positive class of each row; -1 for rows without a positive."""
+def _recordings(pool: Pool) -> Tensor | None:
+    """(C,) positives of each class where rows are pieces of recordings: the published code divides recordings before
+    it cuts them and before it sets validation aside, so a recording counts once, in either part."""
+    parts = [(pool.train, pool.recording), (pool.validation, pool.validation_recording)]
+    if pool.recording is None:
+        return None
+    return torch.stack([positives(part, recording) for part, recording in parts if part is not None]).sum(0)
+
+
+def positives(part: Examples, recording: Tensor | None) -> Tensor:
+    """(C,) rows, or recordings that rows are pieces of, known to be of each class."""
+    yes = (part.y > 0) & part.known
+    if recording is None or not len(recording):
+        return yes.sum(0)
+    _, number = torch.unique(recording, return_inverse=True)
+    found = torch.zeros(int(number.max()) + 1, yes.shape[1], dtype=torch.int64)
+    return (found.index_add_(0, number, yes.to(torch.int64)) > 0).sum(0)
+
+
+def owner_of_rows(y: Tensor, groups: Sequence[Sequence[int]], sizes: Tensor | None = None) -> Tensor:
+    """(n,) the client that owns the rarest positive class of each row; -1 for rows without a positive. `sizes` (C,)
+    says how frequent classes are where rows are not what is counted."""
     positive = y > 0
-    order = torch.argsort(positive.sum(0), descending=True, stable=True).flip(0)  # rarest first, the later of equals
+    sizes = positive.sum(0) if sizes is None else sizes
+    order = torch.argsort(sizes, descending=True, stable=True).flip(0)  # rarest first, the later of equals
     first = positive[:, order].to(torch.int8).argmax(1)
     client = torch.empty(y.shape[1], dtype=torch.int64)
     for m, group in enumerate(groups):
         client[list(group)] = m
     return torch.where(positive.any(1), client[order[first]], -1)
+
+
+def _together(pool: Pool, owner: Tensor, held: Tensor | None, clients: int) -> tuple[Tensor, Tensor | None]:
+    """Every subject at one client, its validation rows with the others."""
+    if pool.subject is None or held is None or pool.validation_subject is None:
+        return (owner if pool.subject is None else majority(owner, pool.subject, clients)), held
+    both = majority(torch.cat([owner, held]), torch.cat([pool.subject, pool.validation_subject]), clients)
+    return both[: len(owner)], both[len(owner) :]
 
 
 def majority(owner: Tensor, subject: Tensor, clients: int) -> Tensor:

@@ -140,6 +140,10 @@ class Pool:
     category: Sequence[str] | None = None  # (C,) the group each class belongs to
     subject: Tensor | None = None  # (n,) who recorded each training row
     validation_subject: Tensor | None = None
+    recording: Tensor | None = None  # (n,) which recording each training row is a piece of
+    validation_recording: Tensor | None = None
+    test_recording: Tensor | None = None
+    note: str = ""  # what a person should know beside any number, such as files that are not here
 
 
 @dataclass(frozen=True)

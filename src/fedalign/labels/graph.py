@@ -10,6 +10,7 @@ from typing import Literal
 import numpy as np
 
 from fedalign.errors import UserError
+from fedalign.labels.names import normalised, readable
 
 Reading = Literal["paper", "released"]
 
@@ -17,7 +18,8 @@ Reading = Literal["paper", "released"]
 def read_table(path: Path, names: Sequence[str]) -> np.ndarray:
     """The square table (C, C) of the named labels from a CSV with names in its first row and column.
 
-    An empty cell is NaN: nothing is known about that pair.
+    Names match as people read them: `FIX_walking` in the table is `walking`. An empty cell is NaN: nothing is known
+    about that pair.
     """
     try:
         with path.open(encoding="utf-8", newline="") as stream:
@@ -27,25 +29,26 @@ def read_table(path: Path, names: Sequence[str]) -> np.ndarray:
     if len(rows) < 2:
         raise UserError(f"the label table {path} is empty; it needs names in its first row and first column")
     columns = [cell.strip() for cell in rows[0][1:]]
-    position = {name: i for i, name in enumerate(columns)}
-    lines = {row[0].strip(): (number, row[1:]) for number, row in enumerate(rows[1:], start=2)}
-    missing = [name for name in names if name not in position or name not in lines]
+    position = {normalised(readable(name)): i for i, name in enumerate(columns)}
+    lines = {normalised(readable(row[0].strip())): (number, row[1:]) for number, row in enumerate(rows[1:], start=2)}
+    keys = [normalised(readable(name)) for name in names]
+    missing = [name for name, key in zip(names, keys, strict=True) if key not in position or key not in lines]
     if missing:
         raise UserError(
             f"the label table {path} has no row and column for {', '.join(missing)}; it holds {', '.join(columns[:8])}"
             + (" and more" if len(columns) > 8 else "")
         )
     table = np.full((len(names), len(names)), np.nan)
-    for i, name in enumerate(names):
-        number, cells = lines[name]
-        for j, other in enumerate(names):
+    for i, key in enumerate(keys):
+        number, cells = lines[key]
+        for j, other in enumerate(keys):
             if position[other] >= len(cells):
                 raise UserError(f"{path}, line {number}: {len(cells)} values for {len(columns)} labels")
             cell = cells[position[other]].strip()
             try:
                 table[i, j] = float(cell) if cell else np.nan
             except ValueError as error:
-                raise UserError(f"{path}, line {number}, column {other}: {cell!r} is not a number") from error
+                raise UserError(f"{path}, line {number}, column {names[j]}: {cell!r} is not a number") from error
     return table
 
 

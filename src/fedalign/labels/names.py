@@ -19,6 +19,7 @@ MAX_CHARACTERS, MAX_BYTES, MAX_NAMES = 128, 512, 10_000
 FORBIDDEN = {"Cc", "Cf", "Co", "Cs", "Cn"}  # control, format (zero-width, bidi), private, surrogate, unassigned
 SEPARATORS = re.compile(r"[\W_]+")
 CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z][a-z])")
+MARKS = re.compile(r"^(label:)?(FIX_|LOC_|OR_)?")  # of ExtraSensory's columns: cleaned, from places, either of two
 BRACKETS = re.compile(r"\([^()]*\)|\[[^\[\]]*\]")
 # words of medical code books that say nothing about the disease
 QUALIFIERS = re.compile(
@@ -66,6 +67,12 @@ def skeleton(name: str) -> str:
     """What the name looks like: letters of other scripts as their Latin look-alikes, accents dropped."""
     plain = unicodedata.normalize("NFKD", name.translate(LOOK_ALIKES))
     return normalised("".join(c for c in plain if not unicodedata.combining(c)).translate(LOOK_ALIKES))
+
+
+def readable(name: str) -> str:
+    """A published column's name as people write it: `label:FIX_walking` -> walking, `AT_A_BAR` -> at a bar."""
+    plain = MARKS.sub("", name).replace("_", " ").lower()
+    return " ".join(plain.split()).replace(" i m ", " I'm ")
 
 
 def words_of(name: str, descriptions: Mapping[str, str] | None = None) -> tuple[str, ...]:
