@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from fedalign.reproduction.studies import Study
 
 ORDER = 8
+OUT = Path("runs/reproduce")
 
 
 def command(
@@ -28,8 +30,11 @@ def command(
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds; the paper has 5.")] = 1,
     rounds: Annotated[int | None, typer.Option(min=1, help="Number of rounds; default: the paper's.")] = None,
     methods: Annotated[str, typer.Option(help="Methods or groups, with commas; default: the paper's.")] = "",
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override one setting of every run.")
+    ] = None,
     parties: Annotated[str, typer.Option(help="tsne: the two parties to show, with a comma.")] = "",
-    out: Annotated[Path, typer.Option(help="Folder of all runs and results.")] = Path("runs/reproduce"),
+    out: Annotated[Path, typer.Option(help="Folder of all runs and results.")] = OUT,
     estimate: Annotated[bool, typer.Option("--estimate", help="Only say how long it would take.")] = False,
     dry: Annotated[bool, typer.Option("--show", help="Only show what is finished.")] = False,
 ) -> None:
@@ -41,11 +46,11 @@ def command(
         raise UserError(f"unknown table or figure {target!r}{nearest(target, studies.TARGETS)}")
     here = chosen_settings(target, datasets)
     named = [word.strip() for word in methods.split(",") if word.strip()]
-    made = [studies.study(target, one.preset, out, named, seeds, rounds) for one in here]
+    made = [studies.study(target, one.preset, out, named, seeds, rounds, overrides or ()) for one in here]
     cells = [cell for one in made for cell in one.cells]
     if not dry:
         say_how_long(target, cells)
-    again = f"fedalign reproduce {target}" + (f" --datasets {datasets}" if datasets else "")
+    again = repeated(target, datasets, seeds, rounds, methods, overrides or (), out)
     if estimate:
         suggest(again)
         return
@@ -58,7 +63,20 @@ def command(
         show(setting, study, out, [word.strip() for word in parties.split(",") if word.strip()])
     if page.finish():
         output.print(f"report: {escape(str(page.path))}", soft_wrap=True)
-    suggest(f"{again} --seeds 5" if seeds < 5 and target in ("table2", "table3") else f"fedalign report {out} --open")
+    more = repeated(target, datasets, 5, rounds, methods, overrides or (), out)
+    suggest(more if seeds < 5 and target in ("table2", "table3") else f"fedalign report {out} --open")
+
+
+def repeated(
+    target: str, datasets: str, seeds: int, rounds: int | None, methods: str, overrides: Sequence[str], out: Path
+) -> str:
+    """The command that goes on with this one."""
+    words = ["fedalign", "reproduce", target]
+    given = (("--datasets", datasets), ("--seeds", seeds if seeds > 1 else ""), ("--rounds", rounds or ""))
+    elsewhere = "" if out == OUT else out
+    for flag, value in (*given, ("--methods", methods), *(("--set", one) for one in overrides), ("--out", elsewhere)):
+        words += [flag, str(value)] if value else []
+    return shlex.join(words)
 
 
 def chosen_settings(target: str, datasets: str) -> list[Choice]:

@@ -27,6 +27,7 @@ from fedalign.report.style import (
 )
 
 NAME = 22  # letters of a name in a figure
+LEGEND = 60  # letters of a line of the legend
 
 
 @dataclass(frozen=True)
@@ -54,8 +55,9 @@ def lines(
     """Lines with bands; a single point is a point. `level` is a dotted line across, such as a method without the
     setting that is varied."""
     with drawing():
-        below = len(series) > 1 or level is not None
-        rows = -(-(len(series) + (level is not None)) // 2) if below else 0
+        titles = [one.label for one in series] + ([level[0]] if level is not None else [])
+        below, columns = len(titles) > 1, legend_columns(titles)
+        rows = -(-len(titles) // columns) if below else 0
         figure = blank(WIDTH, 250 + 14.5 * rows, bottom=46 + 14.5 * rows)
         axes = figure.subplots()
         for one in series:
@@ -68,12 +70,12 @@ def lines(
                 linestyle=dash,
                 marker=marker,
                 markevery=(one.look % every if every > 1 else 0, every),
-                label=printable(one.label, 40),
+                label=printable(one.label, LEGEND),
             )
             if len(one.low):
                 axes.fill_between(one.x, one.low, one.high, color=colour, alpha=0.16, linewidth=0)
         if level is not None:
-            axes.axhline(level[1], color=SOFT, linestyle=":", linewidth=1.4, label=printable(level[0], 40))
+            axes.axhline(level[1], color=SOFT, linestyle=":", linewidth=1.4, label=printable(level[0], LEGEND))
         if log:
             axes.set_yscale("symlog", linthresh=1)
             axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
@@ -81,7 +83,7 @@ def lines(
         axes.xaxis.set_major_locator(MaxNLocator(6, integer=all(float(x).is_integer() for s in series for x in s.x)))
         axes.set(title=title, xlabel=x_label, ylabel=y_label)
         if below:
-            _legend_below(figure)
+            _legend_below(figure, columns)
     return figure
 
 
@@ -109,8 +111,13 @@ def dumbbells(
     return figure
 
 
-def _legend_below(figure: Figure) -> None:
-    figure.legend(loc="lower left", ncols=2, fontsize=9.5, handlelength=2.6, borderaxespad=0.2, labelspacing=0.35)
+def legend_columns(titles: Sequence[str]) -> int:
+    """Two, unless they would not fit beside each other."""
+    return 2 if letters(titles, 9.5, 40) < WIDTH / 2 - 40 else 1
+
+
+def _legend_below(figure: Figure, columns: int = 2) -> None:
+    figure.legend(loc="lower left", ncols=columns, fontsize=9.5, handlelength=2.6, borderaxespad=0.2, labelspacing=0.35)
 
 
 def _dots(axes: Axes, values: Sequence[float | None], marker: str, colour: str, label: str, hollow: bool) -> None:

@@ -108,7 +108,7 @@ def arranged(runs: Sequence[Found]) -> list[Setting]:
         if key not in entries:
             entries[key] = Entry(_title(run), [])
             setting.entries.append(entries[key])
-        entries[key].runs.append(run)
+        _join(entries[key].runs, run)
     found = [setting for setting, _ in settings.values()]
     for setting in found:
         setting.entries.sort(key=_place)  # the paper's order; a comparison's folder lists methods by spelling
@@ -121,16 +121,31 @@ def arranged(runs: Sequence[Found]) -> list[Setting]:
     return found
 
 
+def _join(runs: list[Found], run: Found) -> None:
+    """The same run made twice is no second seed: the longer, then the more complete of them counts."""
+    twin = next((other for other in runs if other.seed == run.seed), None)
+    if twin is None:
+        runs.append(run)
+        return
+    kept, left = (run, twin) if _worth(run) > _worth(twin) else (twin, run)
+    runs[runs.index(twin)] = kept
+    kept.missing.append(f"{left.folder} has the same settings and seed and is left out")
+
+
+def _worth(run: Found) -> tuple[int, bool, int]:
+    return len(run.records), run.finished, -len(run.missing)
+
+
 def _setting_key(run: Found) -> str:
     if not run.table:
         return json.dumps(["unknown", run.name, run.label_names])
-    return json.dumps([run.name, run.table.get("dataset")], sort_keys=True, default=str)
+    return json.dumps([run.name, run.settings.get("dataset")], sort_keys=True, default=str)
 
 
 def _method_key(run: Found) -> str:
     if not run.table:
         return json.dumps([run.algorithm])
-    return json.dumps({k: v for k, v in run.table.items() if k not in ASIDE}, sort_keys=True, default=str)
+    return json.dumps({k: v for k, v in run.settings.items() if k not in ASIDE}, sort_keys=True, default=str)
 
 
 def _title(run: Found) -> str:
@@ -154,12 +169,18 @@ def _tell_apart(entries: list[Entry]) -> None:
         same = [entry for entry in entries if entry.title == title]
         if len(same) < 2:
             continue
-        flat = [flattened(entry.runs[0].table) for entry in same]
+        flat = [flattened(entry.runs[0].settings) for entry in same]
         keys = sorted({k for one in flat for k in one if k not in ASIDE and any(o.get(k) != one[k] for o in flat)})
         keys = [key for key in keys if not key.startswith("engine.")]
+        keys.sort(key=lambda key: any("/" in str(one.get(key)) for one in flat))  # paths tell people least
         for entry, one in zip(same, flat, strict=True):
-            words = [f"{key.rpartition('.')[2]} {one.get(key, 'not set')}" for key in keys[:2]]
+            words = [f"{key.rpartition('.')[2]} {_short(one.get(key))}" for key in keys[:2]]
             entry.title = f"{title} ({', '.join(words)})" if words else f"{title} ({entry.runs[0].folder.name})"
+
+
+def _short(value: Any) -> str:
+    text = "not set" if value is None or value == "" else str(value)
+    return text.rpartition("/")[2]
 
 
 def flattened(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:

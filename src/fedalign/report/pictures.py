@@ -16,6 +16,7 @@ from fedalign.report.style import WIDTH, inline
 from fedalign.report.tables import gains
 
 MOST_BANDS = 4  # more of them hide each other
+HALF = 560  # pixels of half a wide page
 
 
 @dataclass(frozen=True)
@@ -33,8 +34,9 @@ class Picture:
 
     @property
     def width(self) -> int:
-        """Pixels it would like to have."""
-        return round(self.figure.get_figwidth() * 72 * (1.3 if self.figure.get_figwidth() * 72 < 1.2 * WIDTH else 1.1))
+        """Pixels it would like to have; small figures stand two by two on a wide screen."""
+        points = self.figure.get_figwidth() * 72
+        return round(min(1.3 * points, HALF) if points < 1.2 * WIDTH else 1.1 * points)
 
 
 def curves(setting: Setting, prefix: str) -> list[Picture]:

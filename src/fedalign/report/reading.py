@@ -39,6 +39,14 @@ class Found:
         return str(self.table.get("name") or self.result.get("name") or self.folder.name)
 
     @property
+    def settings(self) -> dict[str, Any]:
+        """The configuration with what an older version did not write yet at its usual value."""
+        if self.config is None:
+            return self.table
+        found: dict[str, Any] = self.config.model_dump(mode="json", exclude_none=True)
+        return found
+
+    @property
     def algorithm(self) -> str:
         section = self.table.get("algorithm")
         given = section.get("name") if isinstance(section, dict) else None
@@ -196,5 +204,9 @@ def _say_what_is_missing(run: Found) -> None:
         run.missing.append(f"the run is not finished: {rounds} are there")
     if run.records and run.last("f1") is None:
         run.missing.append("there are no scores, because there are no fully labelled test rows")
+    if run.records and not any(number(record.get("bytes_down")) is not None for record in run.records):
+        run.missing.append("traffic was not recorded by the version of fedalign that made the run")
+    if run.records and not run.seconds:
+        run.missing.append("timing.jsonl holds no times")
     if len(run.records) == 1:
         run.missing.append("there is a single round, so there is no curve to see")

@@ -39,26 +39,34 @@ class Study:
 
 
 def study(
-    target: str, preset: str, out: Path, methods: Sequence[str] = (), seeds: int = 1, rounds: int | None = None
+    target: str,
+    preset: str,
+    out: Path,
+    methods: Sequence[str] = (),
+    seeds: int = 1,
+    rounds: int | None = None,
+    overrides: Sequence[str] = (),
 ) -> Study:
     """What has to be run. Runs of another length lie in a folder of their own."""
     names = comparison.methods_named(list(methods) or USUAL[target])
     folder = out / (preset if rounds is None else f"{preset}_{rounds}-rounds")
     if target != "sensitivity":
-        return Study(target, preset, comparison.grid(preset, names, seeds, folder, (), rounds), {})
-    base = configs.load(preset)
+        return Study(target, preset, comparison.grid(preset, names, seeds, folder, overrides, rounds), {})
+    base = configs.load(preset, list(overrides))
     varied: dict[tuple[str, float], list[Cell]] = {}
     for key, (_, values) in VARIED.items():
         # only pseudo labels have a percentile; the others are a level to compare with
         those = [name for name in names if name.startswith("fedalign")] if key == "algorithm.near" else names
         for value in values:
             if those and value == _setting(base, key):
-                varied[key, value] = comparison.grid(preset, those, seeds, folder, (), rounds)
+                varied[key, value] = comparison.grid(preset, those, seeds, folder, overrides, rounds)
             elif those and (key != "algorithm.near" or base.algorithm.name == "fedalign"):
                 place = folder / f"{key.rpartition('.')[2]}={value:g}"
-                varied[key, value] = comparison.grid(preset, those, seeds, place, [f"{key}={value:g}"], rounds)
+                varied[key, value] = comparison.grid(
+                    preset, those, seeds, place, [*overrides, f"{key}={value:g}"], rounds
+                )
     cells = {cell.folder: cell for part in varied.values() for cell in part}
-    cells |= {cell.folder: cell for cell in comparison.grid(preset, names, seeds, folder, (), rounds)}
+    cells |= {cell.folder: cell for cell in comparison.grid(preset, names, seeds, folder, overrides, rounds)}
     return Study(target, preset, list(cells.values()), varied)
 
 
