@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator, StrMethodFormatter
@@ -14,8 +15,6 @@ from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 from fedalign.report.style import (
     COLOURS,
     DASHES,
-    GRID,
-    INK,
     MAP,
     MARKERS,
     SOFT,
@@ -225,7 +224,8 @@ def points(
         grid = figure.subplots(len(panels), columns, squeeze=False)
         for i, row in enumerate(panels):
             everything = np.concatenate([dots for _, dots in row])
-            edge = np.stack([everything.min(0), everything.max(0)])
+            rim = 0.03 * np.ptp(everything, axis=0)  # so that no dot is cut
+            edge = np.stack([everything.min(0) - rim, everything.max(0) + rim])
             for j, (title, dots) in enumerate(row):
                 axes = grid[i, j]
                 axes.set_box_aspect(1)
@@ -243,7 +243,6 @@ def points(
                     )
                 axes.set(xlim=edge[:, 0], ylim=edge[:, 1], xticks=[], yticks=[], title=title)
                 axes.title.set_fontsize(10)
-                axes.margins(0.03)
             grid[i, 0].set_ylabel(titles[i], fontweight="bold")
         figure.legend(loc="lower center", ncols=min(len(names), 5), fontsize=9.5, markerscale=2.2)
     return figure
@@ -255,7 +254,7 @@ def intervals(
     title: str,
     x_label: str,
 ) -> Figure:
-    """For each name a dot with its spread in each group: (label, values, spreads)."""
+    """For each name a dot with its spread in each group: (label, values, spreads). Distances are never below 0."""
     with drawing():
         step = 0.8 / max(len(groups), 1)
         below = 46 + 14.5 * -(-len(groups) // 2)
@@ -269,10 +268,10 @@ def intervals(
             axes.errorbar(
                 [v for _, v, _ in known],
                 [i - 0.4 + (g + 0.5) * step for i, _, _ in known],
-                xerr=[s for _, _, s in known],
+                xerr=[[min(s, v) for _, v, s in known], [s for _, _, s in known]],
                 fmt=MARKERS[g],
                 color=COLOURS[g],
-                ecolor=GRID,
+                ecolor=to_rgba(COLOURS[g], 0.35),
                 elinewidth=3,
                 markersize=5,
                 label=label,
@@ -280,6 +279,6 @@ def intervals(
         axes.set_yticks(range(len(names)), [printable(name, NAME) for name in names])
         axes.set_ylim(len(names) - 0.4, -0.6)
         axes.set(title=title, xlabel=x_label)
-        axes.axvline(0, color=INK, linewidth=0.8)
+        axes.set_xlim(left=-0.02)
         _legend_below(figure)
     return figure

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -134,7 +134,7 @@ def read(folder: Path) -> Found:
     run.records = _lines(run, "metrics.jsonl", "the learning curves")
     run.seconds = [s for line in _lines(run, "timing.jsonl", "") if (s := number(line.get("seconds"))) is not None]
     run.result = _object(run, "result.json")
-    run.facts = _object(run, "facts.json")
+    run.facts = _known_facts(run, _object(run, "facts.json"))
     run.alone = _object(run, "alone.json")
     run.diagnosis = _object(run, "diagnosis/diagnosis.json")
     _say_what_is_missing(run)
@@ -195,6 +195,44 @@ def _object(run: Found, name: str) -> dict[str, Any]:
         run.missing.append(f"{name} cannot be read and is left out")
         return {}
     return value
+
+
+def _known_facts(run: Found, facts: dict[str, Any]) -> dict[str, Any]:
+    """What has the form we wrote; a file that somebody else wrote or changed loses the rest."""
+    kept = {key: value for key, value in facts.items() if key not in FORMS or FORMS[key](value)}
+    if len(kept) < len(facts):
+        gone = ", ".join(sorted(facts.keys() - kept.keys()))
+        run.missing.append(f"facts.json holds values of another form, which are left out ({gone})")
+    return kept
+
+
+def _party(value: Any) -> bool:
+    return (
+        isinstance(value, dict)
+        and isinstance(value.get("name"), str)
+        and whole(value.get("rows")) is not None
+        and _listed(value.get("classes"), _count)
+        and _listed(value.get("labelled"), _count)
+    )
+
+
+def _listed(value: Any, each: Callable[[Any], bool]) -> bool:
+    return isinstance(value, list) and all(each(one) for one in value)
+
+
+def _count(value: Any) -> bool:
+    return (whole(value) or 0) >= 0 and whole(value) is not None
+
+
+FORMS: dict[str, Callable[[Any], bool]] = {
+    "round": _count,
+    "weights": _count,
+    "test_rows": _count,
+    "task": lambda value: value in ("single", "multi"),
+    "label_names": lambda value: _listed(value, lambda one: isinstance(one, str)),
+    "parties": lambda value: _listed(value, _party),
+    "counts": lambda value: _listed(value, lambda row: _listed(row, _count) and len(row) >= 3),
+}
 
 
 def _say_what_is_missing(run: Found) -> None:

@@ -191,8 +191,13 @@ def _similarity(study: Study, finished: Sequence[Cell], folder: Path) -> tuple[l
     learned = shown[np.ix_(order, order)].copy()
     np.fill_diagonal(learned, np.nan)
     maps = [
-        Map("similarity of class representations", learned, "cosine"),
-        Map(like.title, like.values[np.ix_(order, order)], "PMI" if plan.federation.task == "multi" else "cosine"),
+        Map("similarity of class representations", learned, "cosine", digits=2),
+        Map(
+            like.title,
+            like.values[np.ix_(order, order)],
+            "PMI" if plan.federation.task == "multi" else "cosine",
+            digits=2,
+        ),
     ]
     labels = [names[i] for i in order]
     files = stored(figures.squares(maps, labels, labels), folder, f"similarity-{study.preset}")
