@@ -8,6 +8,7 @@ import os
 import select
 import shutil
 import subprocess
+import sys
 import time
 from pathlib import Path
 from types import TracebackType
@@ -28,6 +29,15 @@ FLAGS = [
 ]
 
 
+# the protocol is spoken on descriptors 3 and 4
+WIRE = """
+import os, sys
+down, up = (os.dup2(int(number), place) for number, place in zip(sys.argv[1:3], (63, 64)))
+os.dup2(down, 3), os.dup2(up, 4)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
+
+
 def chromium() -> str | None:
     return shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
@@ -41,19 +51,12 @@ class Browser:
         down, self._write = os.pipe()
         self._read, up = os.pipe()
 
-        def wire() -> None:  # the protocol is spoken on descriptors 3 and 4
-            os.dup2(down, 63)
-            os.dup2(up, 64)
-            os.dup2(63, 3)
-            os.dup2(64, 4)
-
         self._process = subprocess.Popen(
-            [program, *FLAGS, f"--user-data-dir={profile}", "about:blank"],
+            [sys.executable, "-c", WIRE, str(down), str(up), program, *FLAGS, f"--user-data-dir={profile}"],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            preexec_fn=wire,
-            close_fds=False,
+            pass_fds=(down, up),
         )
         os.close(down)
         os.close(up)

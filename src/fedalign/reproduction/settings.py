@@ -45,7 +45,7 @@ def _matching(word: str) -> list[str]:
     by_data = [p for p in (*known(), *presets) if p in presets and configs.load(p).dataset.name == low]
     if by_title or by_data:
         return by_title or list(dict.fromkeys(by_data))
-    raise UserError(f"unknown data set {word!r}{nearest(word, [*known(), *presets])}")
+    raise UserError(f"unknown data set {word!r}{nearest(word, dict.fromkeys([*known(), *presets]))}")
 
 
 def _choice(preset: str, asked: bool) -> Choice:
