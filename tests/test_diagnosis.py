@@ -217,6 +217,12 @@ def test_anchor_agreement_and_drift_by_hand() -> None:
 # --- a run's diagnosis --------------------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def swift(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One strength, so that there is none to choose, which takes most of the time."""
+    monkeypatch.setattr(divergence, "STRENGTHS", (0.1,))
+
+
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """FedAvg and FedAlign in each task, two rounds."""
@@ -264,6 +270,7 @@ def test_a_run_without_its_checkpoint_is_diagnosed_from_its_model_and_says_so(
         visits.state_of(read(folder), prepared)
 
 
+@pytest.mark.usefixtures("swift")
 def test_diagnose_prints_a_verdict_and_writes_figures_and_tables(
     runs: dict[str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -301,6 +308,7 @@ def test_diagnose_prints_a_verdict_and_writes_figures_and_tables(
     assert "was diagnosed before; --again measures anew" in " ".join(capsys.readouterr().err.split())
 
 
+@pytest.mark.usefixtures("swift")
 def test_a_multi_label_run_counts_entries(runs: dict[str, Path]) -> None:
     config = tiny("fedalign", "multi", clients_per_round=4, algorithm__near=80.0)
     prepared = experiment.plan(config)

@@ -224,8 +224,9 @@ def reproduce(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str
 
 
 def test_each_table_and_figure_is_made_resumed_and_shown(
-    preset: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    preset: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(tsne, "STEPS", 250)
     out = tmp_path / "out"
     common = ["--datasets", preset, "--out", out]
     shown = reproduce(capsys, "table3", *common, "--estimate")

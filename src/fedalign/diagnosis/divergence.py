@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 FOLDS = 5
-STRENGTHS = (0.001, 0.01, 0.1, 1.0)  # of the logistic classifier, chosen within the training folds
+STRENGTHS: tuple[float, ...] = (0.001, 0.01, 0.1, 1.0)  # of the logistic classifier, chosen within the training folds
 COMPONENTS = 64
 ENOUGH = 200  # rows a side below which a distance is not to be trusted
 MOST = 500  # rows a side; more change little
@@ -142,6 +142,8 @@ class Fold:
 
     def best_strength(self, side: np.ndarray) -> float:
         """By cross-validation within the rows to learn from."""
+        if len(STRENGTHS) == 1:
+            return STRENGTHS[0]
         from sklearn.model_selection import StratifiedKFold
 
         mine = side[self.train]

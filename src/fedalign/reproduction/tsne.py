@@ -25,6 +25,7 @@ from fedalign.types import Examples
 
 ROWS = 1000
 PERPLEXITY = 30
+STEPS = 1000
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ def view(cell: Cell, rebuilder: Rebuilder, named: Sequence[str] = ()) -> View:
     with one_thread():
         narrow = PCA(min(50, *stacked.shape), random_state=0).fit_transform(stacked)
         perplexity = min(PERPLEXITY, (len(narrow) - 1) / 3)
-        flat = TSNE(perplexity=perplexity, init="pca", max_iter=1000, random_state=cell.seed).fit_transform(narrow)
+        flat = TSNE(perplexity=perplexity, init="pca", max_iter=STEPS, random_state=cell.seed).fit_transform(narrow)
         several = len(set(kinds.tolist())) > 1
         silhouettes = [float(silhouette_score(part, kinds)) if several else float("nan") for part in z]
     numbers = {
