@@ -242,6 +242,8 @@ def test_each_table_and_figure_is_made_resumed_and_shown(
     assert "all 2 runs are finished already" in shown
     shown = reproduce(capsys, "table2", *common, "--methods", "fedavg,fedalign", "--show")
     assert "only 2 rounds; the paper has 50 or 100" in shown
+    shown = reproduce(capsys, "table3", *common, "--show")
+    assert "3 of 5 runs are not finished: FedAlign w/o AL, FedAlign w/o SE, FedAlign w/o AT" in shown
     assert [line["method"] for line in csv_rows(out / "results" / "table2-tiny.csv")] == ["fedavg", "fedalign"]
     for name in ("tsne-tiny.png", "similarity-tiny.svg", "rounds-tiny-f1.png", "rounds-tiny-accuracy.svg"):
         assert (out / "results" / name).stat().st_size > 1000, name

@@ -83,6 +83,11 @@ def _scores(setting: Choice, study: Study, finished: Sequence[Cell], folder: Pat
     agreed = beside.order_agrees(lines)
     if agreed is not None:
         table.below.append(f"order of the methods by F1 against the paper's: Spearman {agreed:.2f}")
+    done = {cell.folder for cell in finished}
+    left = [cell for cell in study.cells if cell.folder not in done]
+    if left:
+        names = ", ".join(dict.fromkeys(method(cell.method).title for cell in left))
+        table.below.append(f"{len(left)} of {len(study.cells)} runs are not finished: {names}")
     short = sorted({cell.config.rounds for cell in finished})
     if any(rounds < 50 for rounds in short):
         table.below.append(f"only {short[0]} rounds; the paper has 50 or 100, so the scores are not its scores")
@@ -166,6 +171,7 @@ def _tsne(
     table = Shown(f"{study.preset}: two local spaces", ["method", *(key.replace("_", " ") for key in keys)], [])
     table.rows = [[one.title, *(f"{one.numbers[key]:.2f}" for key in keys)] for one in views]
     table.below = [f"{name} annotates {', '.join(classes)}" for name, classes in who.items()]
+    table.below += [f"{one.title}: {note}" for one in views for note in one.notes]
     return [table], files
 
 

@@ -35,6 +35,7 @@ class View:
     title: str
     panels: list[np.ndarray]  # (n, 2) each: first party, second party, together
     numbers: dict[str, float]
+    notes: tuple[str, ...] = ()
 
 
 def pair_of(plan: Plan, named: Sequence[str] = ()) -> tuple[int, int]:
@@ -107,7 +108,8 @@ def view(cell: Cell, rebuilder: Rebuilder, named: Sequence[str] = ()) -> View:
         "silhouette_local": (silhouettes[0] + silhouettes[1]) / 2,
         "silhouette_together": silhouettes[2],
     }
-    return View(method(cell.method).title, list(np.split(flat, 3)), {k: round(v, 4) for k, v in numbers.items()})
+    rounded = {key: round(value, 4) for key, value in numbers.items()}
+    return View(method(cell.method).title, list(np.split(flat, 3)), rounded, state.notes)
 
 
 def draw(views: Sequence[View], plan: Plan, named: Sequence[str] = ()) -> Figure:
