@@ -17,18 +17,18 @@ CAVEATS = (
     "the paper asserts that pseudo-labelled samples are nearer to the mixture; here it is measured",
     "proxy distances estimate the A-distance from below, and small samples bias them upwards: see the shuffled values",
 )
+TOO_FEW = "parties have fewer rows than half the dimensions, for which the sample term means nothing and is left out"
 
 
-def sample_term(samples: float, dimension: int, clients: int, delta: float = DELTA) -> float:
-    """sqrt(4/N (d ln(2 e N / d) + ln(4 M / delta))), d being the VC dimension of linear rules: dimension + 1."""
+def sample_term(samples: float, dimension: int, clients: int, delta: float = DELTA) -> float | None:
+    """sqrt(4/N (d ln(2 e N / d) + ln(4 M / delta))), d being the VC dimension of linear rules: dimension + 1.
+
+    None for so few samples that it would grow with more of them, where the inequality behind it does not hold.
+    """
     d = dimension + 1
+    if samples <= d / 2 * (delta / (4 * clients)) ** (1 / d):
+        return None
     return math.sqrt(4 / samples * (d * math.log(2 * math.e * samples / d) + math.log(4 * clients / delta)))
-
-
-def shrinks(samples: float, dimension: int, clients: int, delta: float = DELTA) -> bool:
-    """Whether the term falls when samples are added; with very few it does not."""
-    d = dimension + 1
-    return samples > d / 2 * (delta / (4 * clients)) ** (1 / d)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from fedalign.federate import Plan
 from fedalign.keys import numpy_generator
 from fedalign.model import DualEncoder
 from fedalign.report.facts import decisions, over_rows
-from fedalign.types import Arrays, Examples
+from fedalign.types import Arrays, Examples, Sequences
 
 FORMAT = 1
 PROBE = 1000  # test rows that every local model reads
@@ -59,8 +59,9 @@ def diagnose(plan: Plan, state: State, quick: bool = False, say: Say = lambda me
         "parties": found,
         "bound": _bound(found, model.anchors().shape[1], len(parties)),
         "spaces": compared,
-        "caveats": [*bound.CAVEATS, *_caveats(plan, found), *state.notes],
     }
+    few = result["bound"]["before"]["samples"] is None
+    result["caveats"] = [*bound.CAVEATS, *([bound.TOO_FEW] if few else []), *_caveats(plan, found), *state.notes]
     result["verdict"] = _verdict(found, plan.config.seed)
     return result
 
@@ -224,11 +225,12 @@ def _bound(parties: list[dict[str, Any]], dimension: int, clients: int) -> dict[
     for name, (risk, key, samples) in rows.items():
         if name == "after" and not aligned:
             continue
+        counted = bound.sample_term(samples, dimension, clients)
         parts = {
             "risk": term(risk),
             "divergence": term(key, "distance"),
             "lambda": term("lambda"),
-            "samples": round(bound.sample_term(max(samples, 1), dimension, clients), 4),
+            "samples": None if counted is None else round(counted, 4),
             "n": round(samples, 1),
         }
         terms = [parts[k] for k in ("risk", "divergence", "lambda", "samples")]
@@ -265,6 +267,9 @@ def _caveats(plan: Plan, parties: list[dict[str, Any]]) -> list[str]:
         found.append(
             "in multi-label data pseudo labels add entries to rows, not rows, so the rows' distance can hardly move"
         )
+    x = plan.federation.parties[0].train.x
+    if isinstance(x, Sequences) and x.values.dim() > 1:
+        found.append("rows cut from one recording may stand on both sides of a split, which makes distances too large")
     if plan.federation.test is None:
         found.append("there are no test rows, so local models are not compared")
     return found
