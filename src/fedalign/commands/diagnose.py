@@ -109,16 +109,21 @@ def print_comparison(results: list[tuple[Found, dict[str, Any]]]) -> None:
     from rich.table import Table
 
     shown = Table(title="runs compared", title_justify="left")
-    columns = ("run", "divergence", "after", "cross acc.", "CKA", "Procrustes", "anchors", "A-distance")
-    for column in columns:
-        shown.add_column(column, justify="left" if column == "run" else "right")
+    shown.add_column("run", overflow="fold")
+    for column in ("before", "after", "cross acc.", "CKA", "residual", "anchors", "apart"):
+        shown.add_column(column, justify="right", no_wrap=True)
     for run, found in results:
         means = (found.get("spaces") or {}).get("means", {})
         before, after = found["bound"].get("before") or {}, found["bound"].get("after") or {}
         keys = ("cross_accuracy", "cka", "procrustes", "anchor_agreement", "pad")
         cells = [before.get("divergence"), after.get("divergence"), *(means.get(key) for key in keys)]
-        shown.add_row(escape(run.folder.name), *(_plain(cell, 3) for cell in cells))
+        place = run.folder.parent.name if run.folder.name.startswith("seed-") else ""
+        shown.add_row(escape(f"{place}/{run.folder.name}".strip("/")), *(_plain(cell, 3) for cell in cells))
     output.print(shown)
+    output.print(
+        "before, after: distance to the mixture without and with pseudo labels; then of local models, mean over pairs: "
+        "cross-model accuracy, linear CKA, Procrustes residual, same nearest anchor, proxy A-distance"
+    )
 
 
 def _distance(one: dict[str, Any] | None) -> str:
