@@ -46,8 +46,8 @@ def test_the_same_class_spelt_differently(name: str) -> None:
         "tab\there",
         "line\nbreak",
         "\x1b[31mred",
-        "x" * 129,
-        "é" * 128 + "é",
+        "x" * 257,
+        "é" * 257,
         "\ue000",
     ],
 )

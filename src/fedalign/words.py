@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from functools import lru_cache
 from importlib.resources import files
 
@@ -11,6 +12,12 @@ import snowballstemmer
 WORD = re.compile(r"[^\W_]+")
 LATER_BLE = re.compile(r"(?<=..)bl(y|ies)$")
 LATER_LOG = re.compile(r"[aeiouy][^aeiouy].*logi$")  # a vowel and a consonant before the ending
+
+
+def fold(text: str) -> str:
+    """The same text whatever its case and however its characters are composed."""
+    # folding takes a few letters apart (a Greek iota with two marks), hence the second time
+    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
 
 
 def split(text: str) -> list[str]:

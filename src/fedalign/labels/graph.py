@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from fedalign.errors import UserError
-from fedalign.labels.names import normalised, readable
+from fedalign.labels.names import places
 
 Reading = Literal["paper", "released"]
 
@@ -29,26 +29,27 @@ def read_table(path: Path, names: Sequence[str]) -> np.ndarray:
     if len(rows) < 2:
         raise UserError(f"the label table {path} is empty; it needs names in its first row and first column")
     columns = [cell.strip() for cell in rows[0][1:]]
-    position = {normalised(readable(name)): i for i, name in enumerate(columns)}
-    lines = {normalised(readable(row[0].strip())): (number, row[1:]) for number, row in enumerate(rows[1:], start=2)}
-    keys = [normalised(readable(name)) for name in names]
-    missing = [name for name, key in zip(names, keys, strict=True) if key not in position or key not in lines]
+    column = places(names, columns)
+    line = places(names, [row[0].strip() for row in rows[1:]])
+    missing = [name for name, *where in zip(names, column, line, strict=True) if None in where]
     if missing:
         raise UserError(
             f"the label table {path} has no row and column for {', '.join(missing)}; it holds {', '.join(columns[:8])}"
             + (" and more" if len(columns) > 8 else "")
         )
     table = np.full((len(names), len(names)), np.nan)
-    for i, key in enumerate(keys):
-        number, cells = lines[key]
-        for j, other in enumerate(keys):
-            if position[other] >= len(cells):
+    for i, row in enumerate(line):
+        assert row is not None
+        cells, number = rows[row + 1][1:], row + 2
+        for j, place in enumerate(column):
+            assert place is not None
+            if place >= len(cells):
                 raise UserError(f"{path}, line {number}: {len(cells)} values for {len(columns)} labels")
-            cell = cells[position[other]].strip()
+            cell = cells[place].strip()
             try:
                 table[i, j] = float(cell) if cell else np.nan
             except ValueError as error:
-                raise UserError(f"{path}, line {number}, column {names[j]}: {cell!r} is not a number") from error
+                raise UserError(f"{path}, line {number}, column {columns[place]}: {cell!r} is not a number") from error
     return table
 
 

@@ -11,20 +11,22 @@ import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from fedalign.errors import UserError
-from fedalign.words import stem
+from fedalign.words import fold, stem
 
-MAX_CHARACTERS, MAX_BYTES, MAX_NAMES = 128, 512, 10_000
+MAX_CHARACTERS, MAX_BYTES, MAX_NAMES = 256, 1024, 10_000  # a code book's longest name here has 166
 FORBIDDEN = {"Cc", "Cf", "Co", "Cs", "Cn"}  # control, format (zero-width, bidi), private, surrogate, unassigned
 SEPARATORS = re.compile(r"[\W_]+")
 CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z][a-z])")
 MARKS = re.compile(r"^(label:)?(FIX_|LOC_|OR_)?")  # of ExtraSensory's columns: cleaned, from places, either of two
 BRACKETS = re.compile(r"\([^()]*\)|\[[^\[\]]*\]")
+CLAUSES = re.compile(r"[,;]")
 # words of medical code books that say nothing about the disease
 QUALIFIERS = re.compile(
-    r"\b(not elsewhere classified|not otherwise specified|without mention of|other and unspecified|unspecified|"
-    r"not specified as|nec|nos|oth|unspec)\b.*?(?=,|;|$)",
+    r"\b(other and unspecified|or unspecified type|not elsewhere classified|not otherwise specified|not stated as|"
+    r"not specified|without mention of|episode of care|unspecified|unspec|nec|nos|oth)\b",
     re.IGNORECASE,
 )
 SMALL_WORDS = frozenset(
@@ -59,8 +61,7 @@ def allowed(name: str) -> str:
 
 def normalised(name: str) -> str:
     """Names are the same class when this is equal: case, spaces, hyphens and underscores do not matter."""
-    folded = unicodedata.normalize("NFKC", name).casefold()
-    return " ".join(SEPARATORS.sub(" ", folded).split())
+    return " ".join(SEPARATORS.sub(" ", fold(name)).split())
 
 
 def skeleton(name: str) -> str:
@@ -77,12 +78,47 @@ def readable(name: str) -> str:
 
 def words_of(name: str, descriptions: Mapping[str, str] | None = None) -> tuple[str, ...]:
     """The words to look for in text: `PHONE_IN_POCKET` -> phone, pocket; `Acute kidney failure, unspecified` -> acute,
-    kidney, failure. A description, where given, takes the name's place."""
-    text = (descriptions or {}).get(name, name)
-    text = QUALIFIERS.sub(" ", BRACKETS.sub(" ", text)) or text
-    words = normalised(CAMEL.sub(" ", text)).split()
-    telling = [word for word in words if word not in SMALL_WORDS]
-    return tuple(dict.fromkeys(telling or words))
+    kidney, failure. A description, where given, takes the name's place. Nothing may be left: `(other)`."""
+    text = MARKS.sub("", (descriptions or {}).get(name, name))
+    first, *others = CLAUSES.split(BRACKETS.sub(" ", text))
+    # "site not specified" as a clause of its own says nothing; "unspecified septicemia" does
+    telling = [QUALIFIERS.sub(" ", first), *(clause for clause in others if not QUALIFIERS.search(clause))]
+    words = normalised(CAMEL.sub(" ", " ".join(telling))).split()
+    return tuple(dict.fromkeys([word for word in words if word not in SMALL_WORDS] or words))
+
+
+def spoken(name: str) -> str:
+    """The name as a person would write it: `PHONE_IN_POCKET` -> phone in pocket."""
+    return normalised(CAMEL.sub(" ", MARKS.sub("", name)))
+
+
+def read_names(path: Path) -> tuple[list[str], dict[str, list[str]]]:
+    """Names and their descriptions from a text file: a name a line; after a tab, words to look for in its place, with
+    ` | ` between several ways to say it."""
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read names from {path}: {error}") from error
+    names: list[str] = []
+    descriptions: dict[str, list[str]] = {}
+    for line in lines:
+        name, _, description = line.partition("\t")
+        if not name.strip():
+            continue
+        names.append(allowed(name))
+        ways = [way.strip() for way in description.split("|") if way.strip()]
+        if ways:
+            descriptions[names[-1]] = ways
+    if not names:
+        raise UserError(f"{path} holds no name; write one a line")
+    return names, descriptions
+
+
+def places(wanted: Sequence[str], available: Sequence[str]) -> list[int | None]:
+    """Where each wanted name stands in a list, spelt alike or the same class; None where it does not."""
+    exact = {name: i for i, name in enumerate(available)}
+    same = {normalised(MARKS.sub("", name)): i for i, name in enumerate(available)}
+    return [exact.get(name, same.get(normalised(MARKS.sub("", name)))) for name in wanted]
 
 
 @dataclass(frozen=True)

@@ -7,20 +7,23 @@ usual falling rate, in steps small enough to be stable: the same objective witho
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save
 from torch import Tensor
 
 from fedalign.errors import UserError
+from fedalign.files import write_atomically
 from fedalign.keys import numpy_generator, torch_generator
-from fedalign.labels import graph
+from fedalign.labels import counts, graph, sentence
+from fedalign.labels import names as label_names
 
 if TYPE_CHECKING:
     from fedalign.config import Labels
@@ -28,20 +31,69 @@ if TYPE_CHECKING:
 NEGATIVES = 5  # per observed pair
 EPOCHS = 5
 RATE, LAST_RATE = 0.025, 0.0001
-LARGEST_STEP = 2.0  # of rate times count; four times finer steps change no cosine by more than 0.002
+LARGEST_STEP = 1.0  # of rate times count; four times finer steps change no cosine by more than 0.003
 
 
 def make(names: Sequence[str], dim: int, how: Labels, seed: int) -> Tensor:
     """(C, dim) the label encoder's first rows, the same for the same seed in any process."""
     if how.source == "random":
         return torch.empty(len(names), dim).normal_(generator=torch_generator(seed, "label vectors"))
+    if how.source == "sentence":
+        with one_thread():
+            found = sentence.vectors(names, how.file, described(how.descriptions), how.phrase)
+        return fit_width(found, dim, seed)
     if not how.file:
         raise UserError(f"labels.source = {how.source!r} needs labels.file, the path of the {how.source} file")
     path = Path(how.file).expanduser()
     if how.source == "vectors":
         return fit_width(read_vectors(path, names), dim, seed)
-    weights = graph.edges(graph.read_table(path, names), how.reading)
-    return from_graph(weights, dim, how, seed)
+    return from_graph(graph.edges(table(names, how), how.reading), dim, how, seed)
+
+
+def table(names: Sequence[str], how: Labels) -> np.ndarray:
+    """(C, C) how strongly two names are tied: from counts, or as given."""
+    if how.source == "table":
+        return graph.read_table(Path(how.file).expanduser(), names)
+    counted = counts.read(how.file)
+    chosen = counted.chosen(names, how.file)
+    return counted.pmi(how.smoothing)[np.ix_(chosen, chosen)]
+
+
+def counted_names(source: str) -> list[str]:
+    return counts.read(source).rule.names
+
+
+def notes(names: Sequence[str], how: Labels) -> dict[str, Any]:
+    """What a person should know about vectors made this way: kept with them, shown by `labels show`."""
+    if how.source != "counts":
+        return {"source": how.source}
+    counted = counts.read(how.file)
+    chosen = counted.chosen(names, how.file)
+    lonely = graph.isolated(graph.edges(table(names, how), how.reading))
+    little = set(counted.little())
+    return {
+        "source": "counts",
+        "corpora": [corpus.about for corpus in counted.corpora],
+        "counts": [counted.counts[i] for i in chosen],
+        "isolated": [name for name, alone in zip(names, lonely, strict=True) if alone],
+        "says_little": [name for name, i in zip(names, chosen, strict=True) if counted.rule.names[i] in little],
+    }
+
+
+def cosines(rows: Tensor) -> Tensor:
+    """(C, C) how alike the vectors point."""
+    unit = torch.nn.functional.normalize(rows, dim=1)
+    return unit @ unit.T
+
+
+def described(source: str) -> dict[str, list[str]]:
+    """What names mean, from a file of names or from the words that shipped counts were made with."""
+    if not source:
+        return {}
+    if source in counts.shipped():
+        rule = counts.read(source).rule
+        return {name: [" ".join(way.words) for way in ways] for name, ways in zip(rule.names, rule.ways, strict=True)}
+    return label_names.read_names(Path(source).expanduser())[1]
 
 
 def from_graph(weights: np.ndarray, dim: int, how: Labels, seed: int) -> Tensor:
@@ -74,16 +126,18 @@ def skip_gram(counts: np.ndarray, dim: int, seed: int) -> Tensor:
     # negatives that happen to be the word itself are skipped, as word2vec does
     negative = NEGATIVES * (frequency.view(-1, 1) - positive) * chance.view(1, -1)
     first = torch.empty(C, dim).uniform_(-0.5 / dim, 0.5 / dim, generator=torch_generator(seed, "skip-gram"))
-    steps = max(100, int(RATE * float((positive + negative).sum(1).max()) / LARGEST_STEP))
+    # a falling rate only paces the way along the mean gradient, so equal steps of its average go the same way in half
+    # as many
+    rate = (RATE + LAST_RATE) / 2
+    steps = max(100, int(rate * float((positive + negative).sum(1).max()) / LARGEST_STEP))
     with one_thread(), torch.inference_mode():
         # every update is a combination of the first vectors, so C coordinates in their span are enough
         basis, coordinates = torch.linalg.qr(first.T)
         vectors, contexts = coordinates.T.contiguous(), torch.zeros(C, coordinates.shape[0])
         both = positive + negative
-        for step in range(steps):
-            rate = (RATE + (LAST_RATE - RATE) * step / steps) / steps
+        for _ in range(steps):
             # positive * (1 - p) - negative * p
-            gradient = torch.mm(vectors, contexts.T).sigmoid_().mul_(both).neg_().add_(positive).mul_(rate)
+            gradient = torch.mm(vectors, contexts.T).sigmoid_().mul_(both).neg_().add_(positive).mul_(rate / steps)
             change = torch.mm(gradient.T, vectors)
             vectors.addmm_(gradient, contexts)
             contexts.add_(change)
@@ -100,19 +154,42 @@ def ordinary_norm(vectors: Tensor, lonely: Tensor, seed: int) -> Tensor:
 
 
 def read_vectors(path: Path, names: Sequence[str]) -> Tensor:
-    """Vectors by name from safetensors (one array a label) or NPZ with `names` and `vectors`."""
-    try:
-        if path.suffix == ".npz":
-            with np.load(path, allow_pickle=False) as stored:
-                table = dict(zip(map(str, stored["names"]), torch.from_numpy(stored["vectors"]).float(), strict=True))
-        else:
-            table = {name: vector.float() for name, vector in load_file(path).items()}
-    except (OSError, ValueError, KeyError, SafetensorError) as error:
-        raise UserError(f"cannot read label vectors from {path}: {error}") from error
-    missing = [name for name in names if name not in table]
+    """Vectors by name: a file of `labels vectors`, safetensors with one array a label, or NPZ with `names` and
+    `vectors`."""
+    available, rows = stored(path)
+    found = label_names.places(names, available)
+    missing = [name for name, place in zip(names, found, strict=True) if place is None]
     if missing:
         raise UserError(f"{path} has no vector for {', '.join(missing)}")
-    return torch.stack([table[name] for name in names])
+    return rows[torch.tensor([place for place in found if place is not None])]
+
+
+def stored(path: Path) -> tuple[list[str], Tensor]:
+    """All names and vectors of a file."""
+    try:
+        if path.suffix == ".npz":
+            with np.load(path, allow_pickle=False) as arrays:
+                return list(map(str, arrays["names"])), torch.from_numpy(arrays["vectors"]).float()
+        about = facts(path)
+        arrays = load_file(path)
+        if about:
+            return about["names"], arrays["vectors"].float()
+        return list(arrays), torch.stack([vector.float() for vector in arrays.values()])
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        raise UserError(f"cannot read label vectors from {path}: {error}") from error
+
+
+def facts(path: Path) -> dict[str, Any]:
+    """What `write_vectors` noted beside the vectors; empty for other files."""
+    with safe_open(path, framework="pt") as file:
+        noted = file.metadata() or {}
+    return json.loads(noted["fedalign"]) if "fedalign" in noted else {}
+
+
+def write_vectors(path: Path, names: Sequence[str], rows: Tensor, noted: Mapping[str, Any]) -> None:
+    """Names are data, so they are kept in the file's notes and are no array's name. Equal vectors, equal bytes."""
+    text = json.dumps({"format": 1, "names": list(names), **noted}, ensure_ascii=False)
+    write_atomically(path, save({"vectors": rows.contiguous()}, metadata={"fedalign": text}))
 
 
 def fit_width(vectors: Tensor, dim: int, seed: int) -> Tensor:

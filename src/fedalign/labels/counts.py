@@ -1,0 +1,194 @@
+"""A file of counts: how often names occur and occur together, by which rule, in what. Small, and it adds up.
+
+Counts of shards made on many machines are merged by adding; the sum is the same as if one machine had read everything.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from fedalign.errors import UserError, nearest
+from fedalign.files import write_atomically
+from fedalign.labels import names as label_names
+from fedalign.labels.scan import Segment
+from fedalign.rooms import explain
+
+LITTLE = 5  # a name in fewer segments than this says too little to be trusted
+
+
+class Checked(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class Way(Checked):
+    """One way to say a name: all of these words within a window of running words."""
+
+    words: list[str] = Field(min_length=1)
+    window: int = Field(ge=1)
+
+
+class Rule(Checked):
+    """What counts as an occurrence. Counts made by different rules do not add up."""
+
+    segment: Segment
+    stem: bool = False
+    names: list[str] = Field(min_length=2)
+    ways: list[list[Way]]  # of each name; one is enough
+
+    @model_validator(mode="after")
+    def _complete(self) -> Rule:
+        if len(self.ways) != len(self.names) or not all(self.ways):
+            raise ValueError("every name needs at least one way to be said")
+        return self
+
+
+class Corpus(Checked):
+    """What was read."""
+
+    about: str
+    command: str
+    files: int = Field(ge=0)
+    skipped: int = Field(ge=0)  # files or members that could not be read
+    bytes: int = Field(ge=0)  # of text
+    segments: int = Field(ge=0)
+
+
+class Counts(Checked):
+    format: Literal["fedalign label counts 1"] = "fedalign label counts 1"
+    rule: Rule
+    corpora: list[Corpus] = Field(min_length=1)
+    segments: int = Field(ge=0)
+    counts: list[int]  # segments with each name
+    pairs: list[tuple[int, int, int]]  # two names by number, and segments with both
+    says_little: list[str] | None = None  # written for people; follows from the counts
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Counts:
+        C = len(self.rule.names)
+        if len(self.counts) != C or any(not 0 <= n <= self.segments for n in self.counts):
+            raise ValueError(f"counts must hold a number of segments for each of the {C} names")
+        for i, j, n in self.pairs:
+            if not 0 <= i < j < C or not 0 < n <= min(self.counts[i], self.counts[j]):
+                raise ValueError(f"pairs holds [{i}, {j}, {n}], which cannot be")
+        if len({(i, j) for i, j, _ in self.pairs}) < len(self.pairs):
+            raise ValueError("pairs holds a pair twice")
+        return self
+
+    def little(self) -> list[str]:
+        """Names that the corpus says too little about."""
+        return [name for name, n in zip(self.rule.names, self.counts, strict=True) if n < LITTLE]
+
+    def pmi(self, smoothing: float = 0.0) -> np.ndarray:
+        """(C, C) log p(i, j) / (p(i) p(j)); NaN where nothing is known, a name's own surprise on the diagonal.
+
+        smoothing: added to the times a pair was met and to the times it would be by chance, so that a single meeting of
+        two rare names is no strong tie, and a pair never met is known to avoid each other where it could have met. What
+        the corpus says too little about is then unknown. 0: as the paper writes it; only pairs never met are unknown.
+        """
+        alone = np.array(self.counts, dtype=np.float64)
+        together = np.zeros((len(alone), len(alone)))
+        for i, j, n in self.pairs:
+            together[i, j] = together[j, i] = n
+        np.fill_diagonal(together, alone)
+        enough = alone >= (LITTLE if smoothing else 1)
+        known = np.outer(enough, enough) & (together + smoothing > 0)
+        chance = np.outer(alone, alone) / max(self.segments, 1)
+        ratio = np.where(known, together + smoothing, 1) / np.where(known, chance + smoothing, 1)
+        return np.where(known, np.log(ratio), np.nan)
+
+    def chosen(self, wanted: Sequence[str], where: str) -> list[int]:
+        """Which of these counts belong to the wanted names, spelt alike or the same after normalising."""
+        places = label_names.places(wanted, self.rule.names)
+        missing = [name for name, place in zip(wanted, places, strict=True) if place is None]
+        if missing:
+            raise UserError(
+                f"{where} has no counts for {', '.join(missing)}; count them with `fedalign labels count`, or set "
+                'labels.source to "random"'
+            )
+        return [place for place in places if place is not None]
+
+
+def merge(parts: Sequence[Counts]) -> Counts:
+    """The sum, whatever the order. Counts of other names or rules are refused."""
+    first = parts[0]
+    for other in parts[1:]:
+        for part in Rule.model_fields:
+            if getattr(other.rule, part) != getattr(first.rule, part):
+                raise UserError(f"these counts do not add up: their {part} differ; count all parts with one command")
+    pairs: Counter[tuple[int, int]] = Counter()
+    for one in parts:
+        pairs.update({(i, j): n for i, j, n in one.pairs})
+    corpora = [corpus for one in parts for corpus in one.corpora]
+    return Counts(
+        rule=first.rule,
+        corpora=sorted(corpora, key=lambda corpus: corpus.model_dump_json()),
+        segments=sum(one.segments for one in parts),
+        counts=[sum(n) for n in zip(*(one.counts for one in parts), strict=True)],
+        pairs=[(i, j, n) for (i, j), n in sorted(pairs.items())],
+    )
+
+
+def write(counts: Counts, path: Path) -> None:
+    """A line a name and a line a name's pairs, so that a person can read it and a difference is small."""
+    shown = json.loads(counts.model_dump_json())
+    rule = shown["rule"]
+    with_pairs: dict[int, list[list[int]]] = {}
+    for i, j, n in shown["pairs"]:
+        with_pairs.setdefault(i, []).append([i, j, n])
+
+    def line(value: object) -> str:
+        return json.dumps(value, ensure_ascii=False)
+
+    def lines(values: list[str], indent: str) -> str:
+        return "[\n" + ",\n".join(indent + value for value in values) + "\n" + indent[:-1] + "]" if values else "[]"
+
+    text = (
+        "{\n"
+        f' "format": {line(shown["format"])},\n'
+        f' "segments": {shown["segments"]},\n'
+        f' "says_little": {line(counts.little())},\n'
+        f' "corpora": {lines([line(corpus) for corpus in shown["corpora"]], "  ")},\n'
+        ' "rule": {\n'
+        f'  "segment": {line(rule["segment"])},\n  "stem": {line(rule["stem"])},\n'
+        f'  "names": {lines([line(name) for name in rule["names"]], "   ")},\n'
+        f'  "ways": {lines([line(ways) for ways in rule["ways"]], "   ")}\n'
+        " },\n"
+        f' "counts": {line(shown["counts"])},\n'
+        f' "pairs": {lines([line(row)[1:-1] for row in with_pairs.values()], "  ")}\n'
+        "}\n"
+    )
+    write_atomically(path, text)
+
+
+def shipped() -> list[str]:
+    """Names of the counts that come with the package."""
+    folder = files("fedalign.labels").joinpath("statistics")
+    return sorted(entry.name.removesuffix(".json") for entry in folder.iterdir() if entry.name.endswith(".json"))
+
+
+def read(source: str | Path) -> Counts:
+    """A file of counts, or one of those that come with the package by its name."""
+    if str(source) in shipped():
+        text = files("fedalign.labels").joinpath("statistics", f"{source}.json").read_text(encoding="utf-8")
+    else:
+        path = Path(source).expanduser()
+        if not path.is_file():
+            if path.suffix:
+                raise UserError(f"there is no file {path} with label counts; make it with `fedalign labels count`")
+            raise UserError(f"unknown label counts {str(source)!r}{nearest(str(source), shipped())}")
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"cannot read label counts from {path}: {error}") from error
+    try:
+        return Counts.model_validate_json(text)
+    except ValidationError as error:
+        raise UserError(f"{source} holds no label counts: {explain(error)}") from error

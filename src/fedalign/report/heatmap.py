@@ -1,0 +1,50 @@
+"""A square table of similarities as a picture, related names side by side."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from fedalign.files import write_atomically
+
+LONGEST = 32  # characters of a name that are drawn
+
+
+def order(similar: np.ndarray) -> list[int]:
+    """Names so that neighbours are alike: the leaves of an average-linkage tree."""
+    from scipy.cluster.hierarchy import leaves_list, linkage
+    from scipy.spatial.distance import squareform
+
+    if len(similar) < 3:
+        return list(range(len(similar)))
+    distance = np.clip(1 - (similar + similar.T) / 2, 0, None)
+    np.fill_diagonal(distance, 0)
+    return [int(i) for i in leaves_list(linkage(squareform(distance, checks=False), "average", optimal_ordering=True))]
+
+
+def draw(names: Sequence[str], similar: np.ndarray, path: Path, title: str) -> None:
+    """Writes a PNG. The same table gives the same bytes."""
+    from matplotlib.figure import Figure
+
+    chosen = order(similar)
+    shown = np.array(similar, dtype=np.float64)[np.ix_(chosen, chosen)]
+    np.fill_diagonal(shown, np.nan)  # a name is like itself, which would only darken the rest
+    texts = [names[i] if len(names[i]) <= LONGEST else names[i][: LONGEST - 1] + "…" for i in chosen]
+    side = min(40.0, 3.0 + 0.2 * len(names))
+    figure = Figure(figsize=(side, side), layout="constrained")
+    axes = figure.add_subplot()
+    picture = axes.imshow(shown, cmap="viridis", interpolation="nearest")
+    # names are not formulas, whatever signs they hold
+    axes.set_xticks(range(len(texts)), texts, rotation=90, fontsize=7, parse_math=False)
+    axes.set_yticks(range(len(texts)), texts, fontsize=7, parse_math=False)
+    axes.set_title(title, parse_math=False)
+    figure.colorbar(picture, ax=axes, shrink=0.6)
+    drawn = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph")  # a script that the font lacks
+        figure.savefig(drawn, format="png", dpi=110, metadata={"Software": None})
+    write_atomically(path, drawn.getvalue())
