@@ -21,6 +21,7 @@ from fedalign.types import Examples, Federation, Sequences
 
 LOWEST = -4.0  # PMI of pairs that never meet, for the colours
 SMOOTH = 0.5
+SHUFFLES = 999
 
 
 @dataclass(frozen=True)
@@ -133,10 +134,10 @@ def agreement(values: np.ndarray, like: np.ndarray, chosen: np.ndarray, rng: np.
 
     here = rho(values)
     more = 0
-    for _ in range(999):
+    for _ in range(SHUFFLES):
         order = rng.permutation(len(values))
         more += rho(values[np.ix_(order, order)]) >= here
-    return {"rho": round(here, 3), "p": round((1 + more) / 1000, 3), "pairs": int(upper.sum())}
+    return {"rho": round(here, 3), "p": round((1 + more) / (1 + SHUFFLES), 3), "pairs": int(upper.sum())}
 
 
 def representations(cell: Cell, plan: Plan) -> tuple[np.ndarray, np.ndarray]:
