@@ -172,3 +172,11 @@ def test_bad_calls_are_one_sentence(tmp_path: Path) -> None:
         model.predict(np.zeros((2, 3)))
     with pytest.raises(UserError, match=r"no class 'bea'.*bee"):
         model.similar("bea")
+
+
+def test_a_run_on_arrays_keeps_a_page_with_its_parties(tmp_path: Path) -> None:
+    """Nobody else can build these rows again, so what the page needs of them is kept when they are there."""
+    train(two_parties(), rounds=2, out=tmp_path / "run", progress=False, settings=SMALL)
+    text = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    assert "Parties and classes" in text
+    assert "Confusion" in text

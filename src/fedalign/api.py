@@ -24,6 +24,7 @@ from fedalign.federate import Plan, Round
 from fedalign.formats import Ragged
 from fedalign.labels.names import allowed, normalised
 from fedalign.reading import Records
+from fedalign.report.live import LivePage
 from fedalign.trained import Model
 from fedalign.types import Task
 
@@ -150,8 +151,8 @@ def train(
     """Train one classifier for every class of every party.
 
     algorithm: fedalign (default), fedavg, ... or "./my_method.py". settings: others by dotted key, such as
-    {"training.epochs": 3}. out: keep the run's folder there, which `fedalign report` and `resume=True` read; without it
-    nothing is left on disk. callback hears of each round; when it returns False, or at Ctrl-C, training ends and the
+    {"training.epochs": 3}. out: keep the run's folder there, with a report.html, and read by `resume=True`; without
+    it nothing is left on disk. callback hears of each round; when it returns False, or at Ctrl-C, training ends and the
     model so far is returned. `model.result` holds the scores.
     """
     config = federation.config(algorithm, rounds, seed, settings or {})
@@ -174,8 +175,13 @@ def train(
             display: Display | NotebookDisplay = NotebookDisplay() if in_notebook() else Display(folder)
             stack.enter_context(display)
             watch = experiment.both(display.watch(), watch)
+        page = LivePage(folder, note)
+        if out is not None:
+            watch = page.watch(watch, folder)
         try:
             result = experiment.run(config, folder, resume, watch, prepared=experiment.plan(config, federation))
+            if out is not None:
+                page.finish()
             return replace(Model.load(folder), result=result)
         except (KeyboardInterrupt, Stopped):
             if "round" not in state:

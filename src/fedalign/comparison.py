@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import statistics
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +13,7 @@ from fedalign import config as configs
 from fedalign import experiment
 from fedalign.config import Config
 from fedalign.errors import UserError, nearest
-from fedalign.files import write_atomically
+from fedalign.files import csv_text, write_atomically
 from fedalign.paper.methods import GROUPS, METHODS, Method
 from fedalign.runfolder import RunFolder
 
@@ -82,7 +80,8 @@ def grid(
                 if rate is not None:
                     settings["training"] = {"lr": rate, "label_lr": rate}
                 config = configs.overlaid(base, chosen.settings, settings)
-                label = Path(name).stem if rate is None else f"{name}@{rate:g}"
+                label = name if name in METHODS else Path(name).stem  # a file goes by its name
+                label = label if rate is None else f"{label}@{rate:g}"
                 cells.append(Cell(name, rate, config.seed, config, out / label / f"seed-{config.seed}"))
     return cells
 
@@ -144,13 +143,11 @@ def _row(name: str, rate: float | None, runs: list[tuple[Cell, dict[str, Any]]])
 
 def write_csv(rows: Sequence[Row], path: Path) -> None:
     """results.csv: a line a method and seed."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
     columns = ["f1", "accuracy", "f1_mean_of_last", "accuracy_mean_of_last"]
-    writer.writerow(["method", "title", "rate", "seed", *columns, "bytes_down", "bytes_up", "bytes_kept"])
+    lines: list[list[object]] = [["method", "title", "rate", "seed", *columns, "bytes_down", "bytes_up", "bytes_kept"]]
     for row in rows:
         for i, seed in enumerate(row.seeds):
             scores = [row.scores["f1"][i], row.scores["accuracy"][i], row.tail["f1"][i], row.tail["accuracy"][i]]
             sizes = [row.traffic.get(key, "") for key in ("down", "up", "kept")]
-            writer.writerow([row.method, row.title, row.rate or "", seed, *(f"{s:.2f}" for s in scores), *sizes])
-    write_atomically(path, text.getvalue())
+            lines.append([row.method, row.title, row.rate or "", seed, *(f"{s:.2f}" for s in scores), *sizes])
+    write_atomically(path, csv_text(lines))

@@ -1,10 +1,14 @@
-"""Files that are either whole or absent."""
+"""Files that are either whole or absent, and text for spreadsheets that stays text."""
 
 from __future__ import annotations
 
+import csv
 import hashlib
+import io
 import os
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 
 def write_atomically(path: Path, content: bytes | str) -> str:
@@ -27,3 +31,17 @@ def sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def csv_text(rows: Iterable[Sequence[Any]]) -> str:
+    """CSV in which no text can be taken for a formula."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    for row in rows:
+        writer.writerow(["" if cell is None else guarded(cell) for cell in row])
+    return text.getvalue()
+
+
+def guarded(cell: Any) -> Any:
+    """A spreadsheet must take a name for a name: text that begins like a formula gets a mark before it."""
+    return f"'{cell}" if isinstance(cell, str) and cell[:1] in ("=", "+", "-", "@", "\t", "\r") else cell

@@ -4,6 +4,7 @@
     metrics.jsonl       a line a round, the same bytes for the same run, resumed or not
     timing.jsonl        seconds a round, apart because they never repeat
     result.json         final and per-class scores
+    report.html         the page, drawn from the files above and facts.json, alone.json, diagnosis/
     model.safetensors   with labels.json: label names, task, inputs, encoder
     checkpoint/         state.json names the files that count, with their SHA-256
 
@@ -32,6 +33,17 @@ from fedalign.types import Arrays, Server
 
 FORMAT = 1
 STATE, PREVIOUS = "state.json", "state.previous.json"
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A checkpoint as it was read."""
+
+    round: int
+    fingerprint: str
+    weights: Arrays
+    extra: Arrays
+    clients: dict[str, list[str]]  # client: [file, SHA-256] of what it remembers
 
 
 @dataclass(frozen=True)
@@ -159,6 +171,22 @@ class RunFolder:
             return state["round"], replace(server, weights=weights, extra=extra)
         self._cut_metrics(0)
         return 0, server
+
+    def newest(self) -> Saved | None:
+        """The last intact state, for looking at a run without going on with it; nothing is changed."""
+        for name in (STATE, PREVIOUS):
+            state = self._read_state(name)
+            if state is not None:
+                try:
+                    arrays = self._read_arrays(*state["server"])
+                except (OSError, ValueError, SafetensorError):
+                    continue
+                parts = [
+                    {k.removeprefix(start): v for k, v in arrays.items() if k.startswith(start)}
+                    for start in ("weights/", "extra/")
+                ]
+                return Saved(state["round"], state.get("fingerprint", ""), parts[0], parts[1], state["clients"])
+        return None
 
     def _read_state(self, name: str) -> dict[str, Any] | None:
         try:

@@ -33,18 +33,26 @@ def command(
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override one setting of every run.")
     ] = None,
+    report: Annotated[bool, typer.Option(help="Write report.html, now and then while the runs go on.")] = True,
     dry: Annotated[bool, typer.Option("--show", help="Only show the table of what is finished.")] = False,
 ) -> None:
     """Compare methods; run the same command again to go on after a stop."""
     from fedalign import comparison
+    from fedalign.report.live import LivePage
 
     out = out or Path("runs") / f"compare_{Path(preset).stem}"
     names = comparison.methods_named([word.strip() for word in algorithms.split(",") if word.strip()])
     cells = comparison.grid(preset, names, seeds, out, settings or [], rounds)
+    page = LivePage(out, note)
     try:
         if not dry:
             with GridDisplay(cells) as display:
-                for cell in comparison.play(cells, display.watch):
+
+                def watch(cell: Cell) -> Watch:
+                    shown = display.watch(cell)
+                    return page.watch(shown, cell.folder) if report else shown
+
+                for cell in comparison.play(cells, watch):
                     display.finished(cell)
     except KeyboardInterrupt:
         screen.print("stopped; run the same command again to go on")
@@ -54,7 +62,8 @@ def command(
     if rows:
         comparison.write_csv(rows, out / "results.csv")
         output.print(f"results: {escape(str(out / 'results.csv'))}", soft_wrap=True)
-    suggest(f"fedalign run {preset} --set algorithm.name={Path(names[-1]).stem if '.py' in names[-1] else 'fedalign'}")
+    drawn = bool(rows) and report and page.finish()
+    suggest(f"fedalign report {out} --open" if drawn else f"fedalign run {preset}")
 
 
 def print_table(rows: Sequence[Row], preset: str) -> None:

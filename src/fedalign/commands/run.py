@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
-from fedalign.console import Display, output, screen, suggest
+from fedalign.console import Display, note, output, screen, suggest
 from fedalign.errors import UserError
 
 if TYPE_CHECKING:
@@ -34,6 +34,10 @@ def command(
         list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override one setting; may be repeated.")
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was interrupted.")] = False,
+    report: Annotated[bool, typer.Option(help="Write report.html, now and then while the run goes on.")] = True,
+    track: Annotated[
+        str, typer.Option(metavar="tensorboard,mlflow", help="Also write for these trackers; off unless named.")
+    ] = "",
     print_config: Annotated[
         bool, typer.Option("--print-config", help="Print the resolved settings and leave.")
     ] = False,
@@ -41,6 +45,8 @@ def command(
     """Train a federation and keep everything in a run's folder."""
     from fedalign import config as configs
     from fedalign import experiment
+    from fedalign.report.live import LivePage
+    from fedalign.track import named, tracked
 
     folder = Path(source)
     if (folder / "config.toml").is_file():
@@ -55,15 +61,19 @@ def command(
         typer.echo(configs.to_toml(config), nl=False)
         return
     out = out or default_folder(config, resume)
+    trackers = named(track)
+    page = LivePage(out, note)
     display = Display(out)
     try:
         with display:
-            result = experiment.run(config, out, resume, display.watch())
+            watch = page.watch(display.watch(), out) if report else display.watch()
+            with tracked(watch, trackers, out, config, note) as watch:
+                result = experiment.run(config, out, resume, watch)
     except KeyboardInterrupt:
         screen.print(f"stopped; go on with:  [bold]fedalign run {escape(str(out))} --resume[/]")
         sys.stdout.flush()
         os._exit(130)  # threads may still be computing what nobody will read
-    print_result(result, out)
+    print_result(result, out, report and page.finish())
 
 
 def default_folder(config: Config, resume: bool) -> Path:
@@ -77,7 +87,7 @@ def default_folder(config: Config, resume: bool) -> Path:
     return folder
 
 
-def print_result(result: dict[str, Any], out: Path) -> None:
+def print_result(result: dict[str, Any], out: Path, drawn: bool) -> None:
     from rich.table import Table
 
     if "classes" in result:
@@ -94,4 +104,4 @@ def print_result(result: dict[str, Any], out: Path) -> None:
         means = f"F1 {100 * tail['f1']:.2f}, accuracy {100 * tail['accuracy']:.2f}"
         output.print(f"mean of the last {tail['rounds']} rounds: {means}")
     output.print(f"run folder: {escape(str(out))}", soft_wrap=True)
-    suggest("fedalign datasets")
+    suggest(f"fedalign report {out} --open" if drawn else f"fedalign report {out}")

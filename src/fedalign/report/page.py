@@ -1,0 +1,197 @@
+"""One self-contained page for a run or a comparison: no network, both themes, any width, made with what is there."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment
+from markupsafe import Markup
+
+import fedalign
+from fedalign import config as configs
+from fedalign.files import write_atomically
+from fedalign.report import again, pictures, tables, wording
+from fedalign.report.diagnosed import diagnosed
+from fedalign.report.facts import Rebuilder, complete
+from fedalign.report.grouping import Entry, Setting, arranged
+from fedalign.report.pictures import Picture
+from fedalign.report.reading import Found, read, runs_in
+from fedalign.report.style import printable, save
+
+NAME = "report.html"
+MOST_DETAILED = 24  # methods whose own figures are drawn
+
+
+@dataclass
+class Details:
+    """What is shown of one method by itself."""
+
+    title: str
+    pictures: list[Picture]
+    said: str = ""
+
+
+@dataclass
+class Part:
+    """What the page shows of one data set."""
+
+    name: str
+    verdict: str
+    trained: list[tuple[str, str]]
+    missing: list[str]
+    gained: str
+    hint: str
+    gains: tables.Table | None
+    gain_pictures: list[Picture]
+    methods: tables.Table | None
+    curves: list[Picture]
+    matrix: tables.Table | None
+    classes: tables.Table | None
+    classes_said: str
+    details: list[Details]
+    diagnosis: list[Details]
+    costs: tables.Table
+    repeats: list[tuple[str, str, str]] = field(default_factory=list)  # method, command, configuration
+    best: str = ""
+
+
+def make(paths: Sequence[Path], out: Path | None = None, say: Callable[[str], None] = lambda message: None) -> Path:
+    """Reads the runs, measures what facts.json lacks, and writes the page beside them or to `out`."""
+    runs = [read(folder) for folder in runs_in(list(paths))]
+    rebuilder = Rebuilder()
+    for run in sorted(runs, key=lambda run: (str(run.table.get("dataset")), run.seed or 0)):
+        complete(run, rebuilder, say)
+    out = out or paths[0] / NAME
+    write(runs, out)
+    return out
+
+
+def write(runs: Sequence[Found], out: Path, live: bool = False) -> None:
+    """Draws the page; a live one leaves out what needs the final model."""
+    write_atomically(out, render(arranged(runs), live))
+
+
+def render(settings: Sequence[Setting], live: bool = False) -> str:
+    parts = [_part(setting, f"p{i}", live) for i, setting in enumerate(settings)]
+    script, style = _text("page.js"), _text("page.css")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["svg"] = lambda one: Markup(one.svg)  # made by matplotlib, which escapes what it writes
+    template = environment.from_string(_text("page.html"))
+    return template.render(
+        parts=parts,
+        title=_title(parts),
+        live=live,
+        made=time.strftime("%Y-%m-%d %H:%M"),
+        version=fedalign.__version__,
+        script=Markup(script),
+        style=Markup(style),
+        # nothing from elsewhere is loaded, and no script runs but our own, whatever a name contains
+        policy=f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'",
+    )
+
+
+def store_figures(paths: Sequence[Path], folder: Path, kind: str) -> list[Path]:
+    """The page's figures as files, named by data set and method."""
+    folder.mkdir(parents=True, exist_ok=True)
+    stored = []
+    for i, setting in enumerate(arranged([read(path) for path in runs_in(list(paths))])):
+        part = _part(setting, _plain(setting.name) + (f"-{i}" if i else ""), live=False)
+        inner = [picture for one in (*part.details, *part.diagnosis) for picture in one.pictures]
+        for picture in (*part.gain_pictures, *part.curves, *inner):
+            stored.append(folder / f"{picture.name}.{kind}")
+            save(picture.figure, stored[-1])
+    return stored
+
+
+def _plain(name: str) -> str:
+    """A name that is safe in a file's name."""
+    return re.sub(r"[^A-Za-z0-9-]+", "-", name).strip("-")[:40] or "run"
+
+
+def _text(name: str) -> str:
+    return files("fedalign.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def _title(parts: Sequence[Part]) -> str:
+    names = ", ".join(dict.fromkeys(part.name for part in parts))
+    if len(parts) == 1:
+        return f"{names}: {parts[0].best}" if parts[0].methods is None else f"{names}: methods compared"
+    return names
+
+
+def _part(setting: Setting, prefix: str, live: bool) -> Part:
+    best = setting.best
+    run = best.shown
+    table = tables.gains_table(run)
+    measured = bool(run.alone.get("parties"))
+    hint = "" if measured or live or table is None else f"fedalign report {run.folder} --alone"
+    return Part(
+        name=printable(setting.name, 60),
+        verdict=printable(wording.verdict(setting)),
+        trained=wording.trained(setting),
+        missing=wording.missing(setting),
+        gained=wording.gained(run),
+        hint=hint,
+        gains=table,
+        gain_pictures=pictures.gain_pictures(run, prefix),
+        methods=tables.methods_table(setting),
+        curves=pictures.curves(setting, prefix),
+        matrix=tables.matrix_table(run),
+        classes=tables.classes_table(setting),
+        classes_said=wording.classes_said(run),
+        details=_details(setting, prefix, live),
+        diagnosis=[] if live else _diagnosis(setting, prefix),
+        costs=tables.costs_table(setting),
+        repeats=[_repeat(entry) for entry in setting.entries],
+        best=printable(best.title, 60),
+    )
+
+
+def _details(setting: Setting, prefix: str, live: bool) -> list[Details]:
+    """The best method first, the others folded up below it."""
+    found = []
+    entries = sorted(setting.entries, key=lambda entry: entry is not setting.best)
+    for i, entry in enumerate(entries[:MOST_DETAILED]):
+        mine = f"{prefix}-m{i}"
+        drawn = pictures.pseudo(entry, mine)
+        if not live:
+            run = entry.shown
+            drawn = [*pictures.crossed(run, mine, entry.title), *pictures.similarity(run, mine, entry.title), *drawn]
+        if drawn:
+            found.append(Details(printable(entry.title, 60), drawn))
+    return found
+
+
+def _diagnosis(setting: Setting, prefix: str) -> list[Details]:
+    found = []
+    for i, entry in enumerate(setting.entries):
+        run = next((run for run in entry.runs if run.diagnosis), None)
+        if run is not None:
+            drawn = diagnosed(run.diagnosis, f"{prefix}-d{i}")
+            found.append(Details(printable(entry.title, 60), drawn, printable(str(run.diagnosis.get("verdict", "")))))
+    return found
+
+
+def _repeat(entry: Entry) -> tuple[str, str, str]:
+    run = entry.shown
+    if run.config is None:
+        return printable(entry.title, 60), "", _dumped(run.table)
+    line = again.command(run.config)
+    if line is None:
+        line = f"fedalign run {run.folder / 'config.toml'} --out ANOTHER_FOLDER"
+    return printable(entry.title, 60), printable(line), configs.to_toml(run.config)
+
+
+def _dumped(table: dict[str, Any]) -> str:
+    import tomli_w
+
+    return tomli_w.dumps(table) if table else ""
