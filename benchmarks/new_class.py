@@ -2,8 +2,8 @@
 
     python benchmarks/new_class.py r8-8 --rounds 6 --source r8 [--source sentence]
 
-Prints, as a mean over the classes: AUC (does the new class's own rows rank first; 0.5 is chance) and F1 of the new class
-among all classes on the test rows, for a row from the name alone, from 5 and 20 examples, from both, and a random row.
+Prints, as a mean over the classes: AUC (do the new class's own rows rank first; 0.5 is chance) and F1 of the new class
+among all classes on the test rows, for a random row, a row from the name alone, from 5 and 20 examples, from both.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from torch import Tensor
 from fedalign import config, experiment, newclass
 from fedalign.federate import rounds
 from fedalign.labels import vectors
-from fedalign.memory import ClientMemory
 from fedalign.model import DualEncoder
 from fedalign.rooms import build
 from fedalign.types import Examples, Federation, take
@@ -43,7 +42,7 @@ def trained(settings: config.Config, data: Federation) -> DualEncoder:
     plan = experiment.plan(settings, data)
     options = build("engines", "local", settings.engine.options)
     server = plan.start()
-    with options.open(plan, ClientMemory(None, 1024)) as engine:
+    with options.open(plan) as engine:
         for now in rounds(plan, engine, server):
             server = now.server
     return plan.model.load(server.weights)
@@ -89,20 +88,21 @@ def main() -> None:
         for what, row in starts.items():
             assert row is not None
             line.append((what, scored(model, z, row, truth, c)))
+        around = torch.cat([model.encode(take(p.train.x, torch.arange(25))) for p in data.parties]).detach()
         for count in (5, 20):
             if shots:
-                few = torch.cat(shots[:count])
-                line.append((f"{count} examples", scored(model, z, newclass.fitted(model, few, None), truth, c)))
-                first = starts[f"name ({options.source[0]})"]
-                line.append(
-                    (f"name and {count} examples", scored(model, z, newclass.fitted(model, few, first), truth, c))
-                )
+                few, first = torch.cat(shots[:count]), starts[f"name ({options.source[0]})"]
+                for what, start, others in (
+                    (f"{count} examples", None, None),
+                    (f"{count} examples, other rows", None, around),
+                    (f"name, {count} examples, other rows", first, around),
+                ):
+                    line.append((what, scored(model, z, newclass.fitted(model, few, start, others), truth, c)))
         for what, scores in line:
             found.setdefault(what, []).append(scores)
         print(name, *(f"{what} {auc:.2f}/{100 * f1:.0f}" for what, (auc, f1) in line), sep="  ", flush=True)
-    print(
-        f"\n| {options.preset}, {options.rounds} rounds, mean of {len(data.label_names)} classes | AUC | F1 |\n|---|---|---|"
-    )
+    print(f"\n| {options.preset}, {options.rounds} rounds, mean of {len(data.label_names)} classes | AUC | F1 |")
+    print("|---|---|---|")
     for what, all_scores in found.items():
         auc, f1 = np.mean(all_scores, axis=0)
         print(f"| {what} | {auc:.3f} | {100 * f1:.1f} |")

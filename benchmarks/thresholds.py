@@ -11,7 +11,6 @@ from pathlib import Path
 from safetensors.torch import load_file
 
 from fedalign import config, experiment, metrics
-from fedalign.memory import ClientMemory
 from fedalign.rooms import build
 
 
@@ -21,7 +20,7 @@ def main() -> None:
         plan = experiment.plan(settings)
         weights = load_file(Path(name) / "model.safetensors")
         result: dict[str, dict[str, float]] = {}
-        with build("engines", "local", settings.engine.options).open(plan, ClientMemory(None, 1024)) as engine:
+        with build("engines", "local", settings.engine.options).open(plan) as engine:
             counts = engine.score(weights)
             assert counts is not None
             before = metrics.scores(counts, plan.federation.task)

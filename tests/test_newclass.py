@@ -72,6 +72,15 @@ def test_a_handful_of_examples_teaches_the_class_and_costs_the_others_little(
     assert model.label_names == ("ant", "bee", "cat", "dog", "elk")  # the first model is as it was
 
 
+def test_other_rows_keep_what_the_model_says_of_them(five_of_six: tuple[Model, np.ndarray, np.ndarray]) -> None:
+    model, x, y = five_of_six
+    examples, others = x[y == 5][:5], x[y != 5][:100]
+    more = model.add_class("fox", examples=examples, others=others)
+    kept = np.mean([a == b for a, b in zip(more.predict(others), model.predict(others), strict=True)])
+    assert kept > 0.95
+    assert np.mean([name == "fox" for name in more.predict(x[y == 5][5:])]) > 0.7
+
+
 def test_the_added_class_survives_saving(five_of_six: tuple[Model, np.ndarray, np.ndarray], tmp_path: Path) -> None:
     model, x, y = five_of_six
     more = model.add_class("fox", examples=x[y == 5][:3])

@@ -4,8 +4,9 @@ From its name. Label vectors of the known names and of the new one lie in one sp
 known ones lie in another. Kernel regression carries the new vector over: names alike, rows alike. It can only rank as
 well as names tell, and few known classes tell little.
 
-From examples. The row moves from there until the examples get the new class. The known classes take part as what their
-own rows say of them, one made-up vector each, so that the new class does not swallow theirs.
+From examples. The row moves from there until the examples get the new class. The known classes take part as a made-up
+vector each, and so do other rows where there are some, each with what the model says of it now: without them the new
+class swallows rows of the others.
 """
 
 from __future__ import annotations
@@ -51,34 +52,38 @@ def from_name(vectors: Tensor, rows: Tensor) -> Tensor:
     return row * rows.norm(dim=1).mean() / row.norm().clamp(min=1e-9)
 
 
-def from_examples(model: DualEncoder, x: Rows, first: Tensor | None) -> Tensor:
+def from_examples(model: DualEncoder, x: Rows, first: Tensor | None, others: Rows | None = None) -> Tensor:
     """(d,) that gives the examples the new class and leaves the known ones theirs."""
     with torch.no_grad():
-        return fitted(model, model.encode(x), first)
+        return fitted(model, model.encode(x), first, None if others is None else model.encode(others))
 
 
-def fitted(model: DualEncoder, z: Tensor, first: Tensor | None) -> Tensor:
+def fitted(model: DualEncoder, z: Tensor, first: Tensor | None, others: Tensor | None = None) -> Tensor:
     """The same for rows that are encoded already."""
-    rows = model.anchors()
     if not len(z):
         raise UserError("there is no example; give at least one row")
+    rows, head = model.anchors(), model.label_encoder
     size = rows.norm(dim=1).mean()
-    start = first if first is not None else F.normalize(F.normalize(z, dim=1).mean(0), dim=0) * size
-    others = F.normalize(rows, dim=1) * z.norm(dim=1).mean()
-    head = model.label_encoder
+    if first is None:
+        first = F.normalize(F.normalize(z, dim=1).mean(0), dim=0) * size
     unit = (lambda w: F.normalize(w, dim=-1)) if head.normalise else (lambda w: w)
-    row = start.clone().requires_grad_()
+    # what must stay as it is: the classes by their own rows, and what the model says of other rows now
+    stay, said = F.normalize(rows, dim=1) * z.norm(dim=1).mean(), torch.arange(len(rows))
+    if others is not None and len(others):
+        stay, said = torch.cat([stay, others]), torch.cat([said, (others @ unit(rows).T).argmax(1)])
+    both = torch.cat([z, stay])
+    row = first.clone().requires_grad_()
     optimizer = torch.optim.LBFGS([row], max_iter=STEPS, line_search_fn="strong_wolfe")
 
     def loss() -> Tensor:
         all_rows = unit(torch.cat([rows, row.view(1, -1)]))
-        held = HOLD * ((row - start) / size).square().sum()
+        held = HOLD * ((row - first) / size).square().sum()
         if model.task == "single":
-            target = torch.cat([torch.full((len(z),), len(rows)), torch.arange(len(rows))])
-            each = F.cross_entropy(torch.cat([z, others]) @ all_rows.T, target, reduction="none")
+            target = torch.cat([torch.full((len(z),), len(rows)), said])
+            each = F.cross_entropy(both @ all_rows.T, target, reduction="none")
         else:
-            answer = torch.cat([torch.ones(len(z)), torch.zeros(len(rows))])
-            each = F.binary_cross_entropy_with_logits(torch.cat([z, others]) @ all_rows[-1], answer, reduction="none")
+            answer = torch.cat([torch.ones(len(z)), torch.zeros(len(stay))])
+            each = F.binary_cross_entropy_with_logits(both @ all_rows[-1], answer, reduction="none")
         return each[: len(z)].mean() + each[len(z) :].mean() + held
 
     def step() -> Tensor:

@@ -160,10 +160,13 @@ class Model:
 
     # --- a new class --------------------------------------------------------------------------------------------
 
-    def add_class(self, name: str, source: str | Path | Labels | None = None, examples: Any = None) -> Model:
+    def add_class(
+        self, name: str, source: str | Path | Labels | None = None, examples: Any = None, others: Any = None
+    ) -> Model:
         """The model with one more class, from its name alone, from a few example rows, or from both.
 
         source: "sentence", counts (`fedalign labels count`; the file must know the new name too), or a vectors file.
+        others: any rows, unlabelled, of mostly other classes; with them the new class leaves these alone.
         docs/results.md says how well a name alone does; expect a rough ranking, not a decision.
         """
         if source is None and examples is None:
@@ -175,7 +178,9 @@ class Model:
             made = vectors.make([*self.label_names, name], width, newclass.labels_from(source), seed=0)
             row = newclass.from_name(made, self.network.anchors())
         if examples is not None:
-            row = newclass.from_examples(self.network, self.prepared(examples), row)
+            row = newclass.from_examples(
+                self.network, self.prepared(examples), row, None if others is None else self.prepared(others)
+            )
         assert row is not None
         return self.with_row(name, row)
 
