@@ -484,3 +484,49 @@ def test_settings_are_checked() -> None:
     with pytest.raises(UserError, match="new_classes must be refuse or extend"):
         server.Settings.read({"new_classes": "maybe"})
     assert dataclasses.asdict(server.Settings.read({"out": "x"}))["parties"] == 1
+
+
+@pytest.mark.parametrize("algorithm", ["fedalign", "scaffold", "moon"])
+def test_what_a_party_is_told_beforehand_is_what_leaves(tmp_path: Path, algorithm: str) -> None:
+    """The messages of a real run, against what `check --what-leaves` told: not one array or text more."""
+    from fedalign.deployment.leaving import leaving
+
+    config = settings(algorithm__name=algorithm)
+    told = leaving(CLINICS / "north.csv", config, "north")
+    run = Server(tmp_path, config, clinics(tmp_path))
+    run.run()
+    union = len(Model.load(run.out).label_names)
+    sent = party.receipts(tmp_path / "memory" / "north")
+    assert {line["kind"] for line in sent} == {"offer", "train", "score"}
+    for line in sent:
+        held = line["content"]
+        if line["kind"] == "offer":
+            assert json.loads(held["offer"]["offer"]) == told.offer.model_dump(mode="json")
+            continue
+        counts = {"counts"} if line["kind"] == "score" or told.every_round_counts else set()
+        if line["kind"] == "score":
+            assert set(held) == {"echo", "counts"}
+            assert set(held["counts"]) <= set(told.counts)
+            continue
+        assert set(held) == {"echo", "weights", "extra", "classes", "examples", "kept"} | counts
+        assert held["examples"]["examples"] == told.update.num_examples
+        for group, arrays in told.arrays.items():
+            assert set(held[group]) == set(arrays)
+            for name, value in arrays.items():  # the classes of others add rows
+                shape = [union if size == told.classes else size for size in value.shape]
+                assert held[group][name]["shape"] == shape, name
+
+
+def test_check_tells_what_leaves(capsys: pytest.CaptureFixture[str]) -> None:
+    from test_cli import fedalign
+
+    assert fedalign("check", CLINICS / "north.csv", "--what-leaves") == 0
+    said = capsys.readouterr().out
+    assert "asthma, bronchitis, high blood pressure, pneumonia" in said
+    assert "label_encoder.weight: 4 x 32" in said
+    assert "wheez" not in said  # no word of any note
+    assert fedalign("check", CLINICS / "north.csv", "--what-leaves", "--json") == 0
+    table = json.loads(capsys.readouterr().out)["data"]
+    assert table["before the first round"]["classes"] == ["asthma", "bronchitis", "high blood pressure", "pneumonia"]
+    assert fedalign("check", CLINICS, "--what-leaves") == 2
+    assert fedalign("check", CLINICS / "north.csv", "--what-leaves", "--config", "missing.toml") == 2

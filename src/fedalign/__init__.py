@@ -1,5 +1,35 @@
 """One classifier learned from parties that label different classes, without sharing data."""
 
+from __future__ import annotations
+
 from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fedalign.api import Federation, Progress, train
+    from fedalign.errors import UserError
+    from fedalign.trained import Model
 
 __version__ = version("fedalign")
+__all__ = ["Federation", "Model", "Progress", "UserError", "__version__", "train"]
+
+_PLACES = {
+    "Federation": "fedalign.api",
+    "Progress": "fedalign.api",
+    "train": "fedalign.api",
+    "Model": "fedalign.trained",
+    "UserError": "fedalign.errors",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Loaded when first used, so that `fedalign --help` answers without torch."""
+    if name not in _PLACES:
+        raise AttributeError(f"module 'fedalign' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_PLACES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_PLACES])

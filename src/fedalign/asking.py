@@ -17,10 +17,11 @@ from torch import Tensor
 from fedalign import agreement, metrics
 from fedalign.agreement import Agreed
 from fedalign.errors import UserError
-from fedalign.formats import Ragged, open_table, printable
+from fedalign.formats import open_table, printable
 from fedalign.inputs import Features, Text
 from fedalign.reading import Reading, Records, limited, read
 from fedalign.trained import Model
+from fedalign.types import Sequences
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # beginnings that a spreadsheet would carry out
 
@@ -41,6 +42,8 @@ def reading_of(model: Model, **columns: Any) -> Reading:
     known = {key: tuple(value) if isinstance(value, list) else value for key, value in stored.items()}
     if not any(known.get(kind) for kind in ("text", "features", "series")):
         known |= _by_inputs(model)
+    if isinstance(model.inputs, Features) and model.inputs.scaling.columns:
+        known["features"] = model.inputs.scaling.columns  # those of training, whatever else a file holds
     kinds = [kind for kind in ("text", "features", "series") if given.get(kind)]
     if kinds:  # another column takes the place of the one in training
         known |= dict.fromkeys(("text", "features", "series"), "")
@@ -60,9 +63,16 @@ def _by_inputs(model: Model) -> dict[str, Any]:
 
 
 def answers(
-    model: Model, path: Path, reading: Reading, labelled: bool, skip: Callable[[int], None] | None = None
+    model: Model,
+    path: Path,
+    reading: Reading,
+    labelled: bool,
+    skip: Callable[[int], None] | None = None,
+    cut: Callable[[int], None] = lambda number: None,
 ) -> Iterator[Answer]:
-    """The file's rows and the model's logits, some at a time. A row without input is an error, or goes to `skip`."""
+    """The file's rows and the model's logits, some at a time. A row without input is an error, or goes to `skip`; rows
+    as long as the model reads, whose end may be missing, go to `cut`."""
+    limit = longest(model)
     table = open_table(path)
     for records in read(table, reading, labelled=labelled):
         empty = records.empty
@@ -75,18 +85,19 @@ def answers(
                 skip(int(number))
             records = records.take(np.flatnonzero(~empty))
         if len(records):
-            refuse_infinite(records)
-            yield Answer(records.numbers, model.logits(agreement.rows(records, model.inputs)), records)
+            rows = agreement.rows(records, model.inputs)
+            if isinstance(rows, Sequences) and limit is not None:
+                for number in records.numbers[(rows.lengths >= limit).numpy()].tolist():
+                    cut(int(number))
+            yield Answer(records.numbers, model.logits(rows), records)
 
 
-def refuse_infinite(records: Records) -> None:
-    values = records.x.values if isinstance(records.x, Ragged) else records.x
-    if values.dtype.kind == "f" and np.isinf(values).any():
-        step = int(np.flatnonzero(np.isinf(values).any(1))[0])
-        row = int(np.searchsorted(records.x.offsets, step, side="right")) - 1 if isinstance(records.x, Ragged) else step
-        raise UserError(
-            f"{records.file}, row {records.numbers[row]} holds an infinite number; leave the cell empty instead"
-        )
+def longest(model: Model) -> int | None:
+    """How many steps of a row are read at most."""
+    limit: int | None = getattr(getattr(model.network.data_encoder, "options", None), "max_length", None)
+    if isinstance(model.inputs, Text):
+        return model.inputs.max_tokens if limit is None else min(limit, model.inputs.max_tokens)
+    return limit
 
 
 def probabilities(model: Model, logits: Tensor) -> Tensor:

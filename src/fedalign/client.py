@@ -93,8 +93,12 @@ def _visit(
             onlooker.stepped()
     send, remember = algorithm.finish(now)
     kept = {} if not config.keep_optimizer else {k: v for opt in optimizers for k, v in stored(opt, names).items()}
-    labelled = int(((now.data.y > 0) & now.data.known & now.data.classes).any(1).sum())
-    return Update(model.arrays(), labelled, data.classes, send), {**remember, **kept}
+    return Update(model.arrays(), labelled_rows(now.data), data.classes, send), {**remember, **kept}
+
+
+def labelled_rows(data: Examples) -> int:
+    """Rows with a class that this client annotates: what it tells as its number of examples."""
+    return int(((data.y > 0) & data.known & data.classes).any(1).sum())
 
 
 def step(

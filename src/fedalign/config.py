@@ -120,6 +120,21 @@ def load(source: str, overrides: Iterable[str] = (), **changes: Any) -> Config:
     return from_table(table, where=source)
 
 
+def changed(table: Mapping[str, Any], changes: Mapping[str, Any]) -> Config:
+    """A table of settings with some changed by dotted key; paths are relative to the working folder."""
+    copy = {key: dict(value) if isinstance(value, Mapping) else value for key, value in table.items()}
+    for key, value in changes.items():
+        _set(copy, key.split("."), value)
+    _complete_paths(copy, Path.cwd())
+    return from_table(copy)
+
+
+def as_table(config: Config) -> dict[str, Any]:
+    """What `from_table` reads."""
+    table: dict[str, Any] = _without_none(config.model_dump(mode="json"))
+    return table
+
+
 def from_table(table: Mapping[str, Any], where: str = "configuration") -> Config:
     merged = _with_profile(dict(table))
     try:
@@ -163,7 +178,7 @@ def complete(config: Config) -> Config:
 
 
 def to_toml(config: Config) -> str:
-    return tomli_w.dumps(_without_none(config.model_dump(mode="json")))
+    return tomli_w.dumps(as_table(config))
 
 
 def _without_none(value: Any) -> Any:

@@ -30,6 +30,14 @@ def suggest(command: str) -> None:
     output.print(f"next:  [bold]{escape(command)}[/]", soft_wrap=True)
 
 
+def in_notebook() -> bool:
+    """Whether a Jupyter kernel runs this."""
+    import sys
+
+    shell = sys.modules.get("IPython")
+    return shell is not None and getattr(shell.get_ipython(), "kernel", None) is not None
+
+
 class Display:
     """Progress of a run: a live bar in a terminal, a line a round elsewhere."""
 
@@ -111,3 +119,41 @@ class Display:
             spent = self.clock() - self.began
             left = spent / (now.number - self.first) * (self.rounds - now.number)
             screen.print(f"round {now.number}/{self.rounds}  {scores}  {seconds:.1f} s  left {left / 60:.1f} min")
+
+
+class NotebookDisplay:
+    """Progress of a run in a notebook: one line with a bar, drawn again after each round."""
+
+    def __enter__(self) -> NotebookDisplay:
+        import time
+
+        from IPython.display import display
+
+        self.began = time.perf_counter()
+        self.clock = time.perf_counter
+        self.first = 0
+        self.rounds = 1
+        self.handle = display({"text/plain": "reading data"}, raw=True, display_id=True)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass
+
+    def watch(self) -> Watch:
+        from fedalign.experiment import Watch
+
+        return Watch(self.start, on_round=self.round, on_warning=note)
+
+    def start(self, plan: Plan, done: int) -> None:
+        self.rounds, self.first, self.began = plan.config.rounds, done, self.clock()
+
+    def round(self, now: Round, seconds: float) -> None:
+        full = round(24 * now.number / self.rounds)
+        left = (self.clock() - self.began) / (now.number - self.first) * (self.rounds - now.number)
+        scores = (
+            "" if now.scores is None else f"  F1 {100 * now.scores.f1:.2f}  accuracy {100 * now.scores.accuracy:.2f}"
+        )
+        text = f"round {now.number}/{self.rounds} {'█' * full}{'░' * (24 - full)}{scores}  {seconds:.1f} s a round"
+        self.handle.update({"text/plain": f"{text}, left {left / 60:.1f} min" if left else text}, raw=True)

@@ -42,6 +42,24 @@ class Watch:
     on_warning: Callable[[str], None] = lambda message: None
 
 
+def both(one: Watch, other: Watch) -> Watch:
+    """Two front ends that hear of the same run."""
+
+    def after(first: Callable[..., None], second: Callable[..., None]) -> Callable[..., None]:
+        def call(*what: Any) -> None:
+            first(*what)
+            second(*what)
+
+        return call
+
+    return Watch(
+        after(one.on_start, other.on_start),
+        after(one.on_visit, other.on_visit),
+        after(one.on_round, other.on_round),
+        one.on_warning,  # once is enough
+    )
+
+
 def load(config: Config) -> Pool | Federation:
     """The data of a configuration; fetched first if that may be done silently."""
     dataset = rooms.build("datasets", config.dataset.name, config.dataset.options)

@@ -17,10 +17,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import fedalign
-from fedalign import metrics, rooms
+from fedalign import metrics, newclass, rooms
+from fedalign.config import Labels
 from fedalign.errors import UserError, nearest
 from fedalign.files import write_atomically
 from fedalign.inputs import Features, Inputs, Text, inputs_from_json
+from fedalign.labels import vectors
 from fedalign.labels.names import allowed, normalised
 from fedalign.model import DualEncoder, LabelEncoder
 from fedalign.types import Rows, Sequences, Task, take
@@ -38,6 +40,7 @@ class Model:
     inputs: Inputs
     thresholds: Tensor | None = None  # (C,) multi-label; None: 0.5 everywhere
     card: dict[str, Any] | None = None  # labels.json as it was read
+    result: dict[str, Any] | None = None  # what training measured, as in result.json
 
     @property
     def task(self) -> Task:
@@ -157,11 +160,32 @@ class Model:
 
     # --- a new class --------------------------------------------------------------------------------------------
 
+    def add_class(self, name: str, source: str | Path | Labels | None = None, examples: Any = None) -> Model:
+        """The model with one more class, from its name alone, from a few example rows, or from both.
+
+        source: "sentence", counts (`fedalign labels count`; the file must know the new name too), or a vectors file.
+        docs/results.md says how well a name alone does; expect a rough ranking, not a decision.
+        """
+        if source is None and examples is None:
+            raise UserError("a new class needs source= (what its name means), examples= (some of its rows), or both")
+        self._check_new(name)
+        row = None
+        if source is not None:
+            width = self.network.anchors().shape[1]
+            made = vectors.make([*self.label_names, name], width, newclass.labels_from(source), seed=0)
+            row = newclass.from_name(made, self.network.anchors())
+        if examples is not None:
+            row = newclass.from_examples(self.network, self.prepared(examples), row)
+        assert row is not None
+        return self.with_row(name, row)
+
+    def _check_new(self, name: str) -> None:
+        if normalised(allowed(name)) in [normalised(known) for known in self.label_names]:
+            raise UserError(f"the model has a class {name!r} already")
+
     def with_row(self, name: str, row: Tensor) -> Model:
         """The model with one more class whose representation is given."""
-        name = allowed(name)
-        if normalised(name) in [normalised(known) for known in self.label_names]:
-            raise UserError(f"the model has a class {name!r} already")
+        self._check_new(name)
         old = self.network.label_encoder
         head = LabelEncoder(torch.cat([old.weight.detach(), row.view(1, -1)]), old.bias is not None, old.normalise)
         if old.bias is not None and head.bias is not None:

@@ -15,6 +15,7 @@ from fedalign.errors import UserError
 
 if TYPE_CHECKING:
     from fedalign.datasets.files import Files
+    from fedalign.deployment.leaving import Leaving
     from fedalign.survey import Survey
 
 ORDER = 3
@@ -30,11 +31,20 @@ def command(
     write_aliases: Annotated[
         Path | None, typer.Option(help="Write near-identical names to this TOML, for you to decide on.")
     ] = None,
+    what_leaves: Annotated[
+        bool, typer.Option("--what-leaves", help="For a party's own file: all that a run would send from this machine.")
+    ] = False,
+    config: Annotated[
+        Path | None, typer.Option(help="With --what-leaves: the run's configuration, from whoever runs the server.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON for a program.")] = False,
 ) -> None:
     """Show who annotates what, and what is wrong with the files; nothing is trained."""
     from fedalign import survey
 
+    if what_leaves or config is not None:
+        tell_what_leaves(path, config, as_json)
+        return
     hints = {"label": label, "labels": labels, "text": text, "client": client}
     if write_aliases is not None and (write_aliases.exists() or write_aliases.suffix != ".toml"):
         what = "exists already" if write_aliases.exists() else "must end in .toml"
@@ -77,6 +87,71 @@ def files_of(path: Path, hints: dict[str, str]) -> tuple[Files, str]:
         f"{key} = {value if isinstance(value, str) else ', '.join(value)}" for key, value in columns.items()
     )
     return rooms.build("datasets", "files", detected.options), f"guessed: {said}"
+
+
+def tell_what_leaves(path: Path, given: Path | None, as_json: bool) -> None:
+    from fedalign import config
+    from fedalign.deployment.leaving import leaving
+    from fedalign.formats import stem
+
+    if path.suffix == ".toml" or not path.is_file():
+        raise UserError(f"{path} is no party's file; --what-leaves is for one, such as clinic.csv")
+    toml = given or path.parent / OWN
+    if not toml.is_file():
+        raise UserError("add --config FILE.toml, the run's configuration that the server's people gave you")
+    settings = config.load(str(toml))
+    if settings.dataset.name != "files":
+        raise UserError(f"{toml} reads the data set {settings.dataset.name}; --what-leaves is for your own files")
+    with screen.status("reading"):
+        found = leaving(path, settings, stem(path))
+    if as_json:
+        print_json(found.table(), ok=True)
+    else:
+        print_leaving(found, path)
+
+
+def print_leaving(found: Leaving, path: Path) -> None:
+    from fedalign.deployment.leaving import CAVEATS, NEVER
+
+    offer, update = found.offer, found.update
+    output.print(f"[bold]What leaves this machine when {escape(shown(path.name))} takes part[/]", soft_wrap=True)
+    output.print("\n[bold]Once, before the first round[/]")
+    output.print(f"  the party's name, by default that of its file: {escape(shown(offer.party))}", soft_wrap=True)
+    output.print(f"  the names of what it annotates: {escape(', '.join(map(shown, offer.classes)))}", soft_wrap=True)
+    output.print(f"  what a row is ({offer.kind}) and whether it has one class or several ({offer.task})")
+    if offer.columns:
+        output.print(f"  the names of {len(offer.columns)} columns: {escape(', '.join(map(shown, offer.columns)))}")
+    if offer.moments is not None:
+        output.print(f"  of each of {len(offer.moments.mean)} columns: count, mean, sum of squared deviations")
+    if offer.words is not None:
+        output.print(f"  {len(offer.words):,} words with their counts, each used often enough (dataset.min_count)")
+    elif offer.kind == "text":
+        output.print("  no word: words are hashed on this machine")
+    output.print(f"\n[bold]In each round it takes part in: {found.bytes_of_update:,} bytes of weights[/]")
+    for group, arrays in found.arrays.items():
+        for name, value in arrays.items():
+            shape = " x ".join(map(str, value.shape)) or "1"
+            label = name if group == "weights" else f"{name} ({group})"
+            output.print(f"  {escape(label)}: {shape}", soft_wrap=True)
+    output.print(
+        f"  the number of its training rows with a class ({update.num_examples:,}), and a yes or no for each class"
+    )
+    output.print(f"  classes of other parties add a row each to the arrays with {found.classes} rows")
+    if found.every_round_counts:
+        output.print("  of its validation rows: true and false positives and negatives of each class")
+    output.print("\n[bold]When the server asks for scores[/]")
+    for part, size in found.counts.items():
+        output.print(f"  of its {part} rows: {size[0]} classes x true and false positives and negatives")
+    output.print("\n[bold]What never leaves[/]")
+    for sentence in NEVER:
+        output.print(f"  {sentence}", soft_wrap=True)
+    output.print("\n[bold]To keep in mind[/]")
+    for sentence in CAVEATS:
+        output.print(f"  {sentence}", soft_wrap=True)
+    output.print(
+        "\nEvery message is noted with sizes and hashes in receipt.jsonl of the memory folder.", soft_wrap=True
+    )
+    suggest(f"fedalign check {shlex.quote(str(path))}")
 
 
 def write(path: Path, text: str) -> None:

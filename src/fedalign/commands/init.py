@@ -12,6 +12,7 @@ import typer
 from rich.markup import escape
 
 from fedalign.console import output, suggest
+from fedalign.defaults import suited
 from fedalign.errors import UserError
 
 if TYPE_CHECKING:
@@ -110,9 +111,7 @@ def written(detected: Detected, path: Path, out: Path) -> str:
         "",
         "[training]",
         "# passes over a party's rows in a round",
-        line("epochs", 5),
-        line("batch_size", 32 if detected.rows < 20_000 else 128),
-        line("lr", 0.002 if detected.rows < 20_000 else 0.001),
+        *(line(key, value) for key, value in suited(detected.kind, detected.rows)["training"].items()),
     ]
     return "\n".join(lines) + "\n"
 
@@ -134,11 +133,10 @@ def _input_choices(detected: Detected) -> list[str]:
 
 
 def _encoder(detected: Detected) -> list[str]:
+    values = suited(detected.kind, detected.rows)["encoder"]
     return [
         '# or "package.module:Class", any torch.nn.Module of yours',
-        line("name", "mlp" if detected.kind == "features" else "transformer"),
-        line("dim", 64 if detected.rows < 20_000 else 256),
-        line("dropout", 0.2),
+        *(line(key, value) for key, value in values.items()),
     ]
 
 

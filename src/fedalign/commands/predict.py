@@ -44,6 +44,7 @@ def command(
     if out is not None and out.suffix not in (".csv", ".jsonl"):
         raise UserError(f"--out {out} must end in .csv or .jsonl")
     skipped: list[int] = []
+    cut: list[int] = []
     began, done = time.perf_counter(), 0
     with ExitStack() as stack:
         path = _spooled(stack, form) if source == "-" else Path(source)
@@ -52,7 +53,7 @@ def command(
         write = None
         skip = skipped.append if skip_empty else None
         with screen.status("predicting") as status:
-            for answer in asking.answers(model, path, reading, labelled=False, skip=skip):
+            for answer in asking.answers(model, path, reading, labelled=False, skip=skip, cut=cut.append):
                 found = asking.lines(model, answer, top, threshold)
                 if write is None:
                     kind = "jsonl" if out is not None and out.suffix == ".jsonl" else "csv"
@@ -64,6 +65,9 @@ def command(
             raise UserError(f"{source} holds no row to predict")
     if skipped:
         note(f"{len(skipped)} empty rows were passed over, the first is row {skipped[0]}")
+    if cut:
+        limit = f"{asking.longest(model):,} steps"
+        note(f"{len(cut)} rows are as long as the model reads ({limit}), first row {cut[0]}; what follows was left out")
     if out is not None:
         output.print(f"{done:,} rows: {escape(str(out))}", soft_wrap=True)
         suggest(f"fedalign evaluate {run} LABELLED.csv")

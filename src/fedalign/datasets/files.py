@@ -9,7 +9,7 @@ import csv
 import io
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -26,7 +26,7 @@ from fedalign.formats import Layout, Report, Table, open_table, printable, quote
 from fedalign.keys import numpy_generator
 from fedalign.labels.names import allowed, normalised
 from fedalign.reading import Reading, Records, limited, read_all
-from fedalign.types import Examples, Federation, Party, Rows, Sequences
+from fedalign.types import Examples, Federation, Party, Rows, Sequences, Task
 
 # data in a form that is not read: better said than passed over
 UNREAD = re.compile(
@@ -124,20 +124,28 @@ class Files:
     def load(self, folder: Path) -> Federation:
         reading = self.reading()
         held = [self.divided(part) for part in self.read(reading)]
-        agreed, _ = agree([offer(h.name, h.train, h.classes, reading.task, self.wording) for h in held], self.wording)
+        return self.assembled(
+            held, reading.task, lambda names: self.read_test(reading, names) if self.test_file else None
+        )
+
+    def assembled(
+        self, held: Sequence[Divided], task: Task, everyone: Callable[[Sequence[str]], Records | None]
+    ) -> Federation:
+        """Parties that have agreed on names and scaling, and the rows of `everyone`, else each party's own, to test."""
+        agreed, _ = agree([offer(h.name, h.train, h.classes, task, self.wording) for h in held], self.wording)
         self._check_positives(held, agreed)
         parties = []
         for h in held:
             train, validation, test = (examples(part, h.classes, agreed) if len(part) else None for part in h.parts)
             assert train is not None
             parties.append(Party(h.name, train, validation, test))
-        if self.test_file:
-            everyone = self.read_test(reading, agreed.label_names)
-            return Federation(
-                agreed.task, agreed.label_names, parties, agreed.inputs, examples(everyone, agreed.label_names, agreed)
-            )
-        own = [party.test for party in parties if party.test is not None]
-        return Federation(agreed.task, agreed.label_names, parties, agreed.inputs, pooled(own) if own else None)
+        rows = everyone(agreed.label_names)
+        if rows is not None:
+            tested: Examples | None = examples(rows, agreed.label_names, agreed)
+        else:
+            own = [party.test for party in parties if party.test is not None]
+            tested = pooled(own) if own else None
+        return Federation(agreed.task, agreed.label_names, parties, agreed.inputs, tested)
 
     # --- parties --------------------------------------------------------------------------------------------------
 

@@ -210,7 +210,7 @@ flower-superlink --ssl-ca-certfile certificates/ca.crt --ssl-certfile certificat
 
 ## Each party, on its own machine
 
-What will leave it: `fedalign check FILE --what-leaves`. Then:
+What will leave it: `fedalign check FILE --what-leaves --config config.toml`. Then:
 
 ```
 {starts}

@@ -21,6 +21,7 @@ from fedalign.agreement import Agreed, Offer, examples, offer
 from fedalign.algorithm import Algorithm
 from fedalign.client import Workbench, visit
 from fedalign.config import Config
+from fedalign.datasets.files import Files
 from fedalign.errors import UserError
 from fedalign.files import write_atomically
 from fedalign.types import Arrays, Examples, Federation, Party, Server, size_of
@@ -75,10 +76,12 @@ class Rows:
 class FileRows(Rows):
     def __init__(self, here: Here) -> None:
         options = {key: value for key, value in here.config.dataset.options.items() if key not in SERVER_ONLY}
-        self.files = rooms.build("datasets", "files", {**options, "parties": {here.name: str(here.data)}})
+        files = rooms.build("datasets", "files", {**options, "parties": {here.name: str(here.data)}})
+        assert isinstance(files, Files)
+        self.files = files
         reading = self.files.reading()
         (held,) = self.files.read(reading)
-        self.held = self.files.divided(held, reading)
+        self.held = self.files.divided(held)
         self.task = reading.task
 
     def offer(self) -> Offer:

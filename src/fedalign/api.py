@@ -1,0 +1,277 @@
+"""The package from Python: a federation, training, a model that can be asked. The command line does no more."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedalign import config as configs
+from fedalign import experiment, rooms, types
+from fedalign.annotation import Labels
+from fedalign.config import Config
+from fedalign.console import Display, NotebookDisplay, in_notebook, note
+from fedalign.datasets.files import Files, Holding
+from fedalign.defaults import suited
+from fedalign.detection import detect
+from fedalign.errors import UserError
+from fedalign.federate import Plan, Round
+from fedalign.formats import Ragged
+from fedalign.labels.names import allowed, normalised
+from fedalign.reading import Records
+from fedalign.trained import Model
+from fedalign.types import Task
+
+INPUTS = ("text", "features", "series")
+LABELS = ("label", "labels", "label_columns", "label_prefix")
+ARRAYS = "fedalign.datasets._arrays"
+
+Given = tuple[Any, Sequence[Any]]  # rows, and what is known of each
+
+
+@dataclass(frozen=True)
+class Federation(types.Federation):
+    """Parties with their rows and the classes that each annotates. Make one with a `from_` method."""
+
+    settings: Mapping[str, Any] = field(default_factory=dict)  # the table that a configuration starts from
+
+    @classmethod
+    def from_files(cls, path: str | Path | Mapping[str, str | Path], **options: Any) -> Federation:
+        """From a folder with a file a party, one file with a `client` column, or a table of files by party.
+
+        Options are those of a `[dataset]` section (docs/files.md), for example text="note", labels="codes". Without any
+        column the files are looked at, as `fedalign init` does.
+        """
+        table: dict[str, Any] = dict(options)
+        if isinstance(path, Mapping):
+            table["parties"] = {name: str(file) for name, file in path.items()}
+            name = "federation"
+        else:
+            table["path"] = str(path)
+            name = Path(path).resolve().stem
+        if not isinstance(path, Mapping) and not any(table.get(key) for key in (*INPUTS, *LABELS)):
+            table = {**detect(Path(path), {key: str(value) for key, value in options.items()}).options, **options}
+        table = Files.beside(table, Path.cwd())
+        files = rooms.build("datasets", "files", table)
+        assert isinstance(files, Files)
+        return cls._of(files.load(Path()), {"name": name, "dataset": {"name": "files", **table}})
+
+    @classmethod
+    def from_arrays(
+        cls, parties: Mapping[str, Given], test: Given | None = None, name: str = "arrays", **options: Any
+    ) -> Federation:
+        """From rows in memory: for each party its rows and, row by row, what it knows.
+
+        Rows are texts, a table of numbers, or recordings (arrays of steps by channels). A row's label is a class name
+        (single-label), a list of names (multi-label; the party's other classes are a no), a dict from name to True or
+        False (the others were not looked at), or None for a row nobody looked at. `test` holds fully labelled rows of
+        no party; without it each party keeps a fifth aside. Options are those of a `[dataset]` section.
+        """
+        if not parties:
+            raise UserError("there is no party; give at least one")
+        files = rooms.build("datasets", "files", {"parties": dict.fromkeys(parties, ""), **options})
+        assert isinstance(files, Files)
+        given = {party: _records(party, *part, other=files.other) for party, part in parties.items()}
+        tasks = {task for _, task in given.values() if task}
+        if len(tasks) != 1:
+            both = "both names and lists of names" if tasks else "no label at all"
+            raise UserError(f"the labels hold {both}; give a name a row for single-label, a list a row for multi-label")
+        task = tasks.pop()
+        everyone = None
+        if test is not None:
+            everyone, _ = _records("test", *test, other=files.other)
+            files = replace(files, test=0.0 if files.test is None else files.test)
+        held = []
+        for party, (records, _) in given.items():
+            assert records.labels is not None
+            classes = files.classes.get(party, records.labels.annotated)
+            held.append(files.divided(Holding(party, records, tuple(classes))))
+        data = files.assembled(held, task, lambda names: everyone)
+        return cls._of(data, {"name": name, "dataset": {"name": ARRAYS}})
+
+    @classmethod
+    def from_preset(cls, name: str, **changes: Any) -> Federation:
+        """The data of a preset or of a TOML file, with all its settings; changes by key, such as seed=1."""
+        config = configs.load(name, **changes)
+        return cls._of(experiment.federation(config), configs.as_table(config))
+
+    @classmethod
+    def _of(cls, data: types.Federation, settings: Mapping[str, Any]) -> Federation:
+        return cls(**{f.name: getattr(data, f.name) for f in fields(types.Federation)}, settings=settings)
+
+    def config(self, algorithm: str | None, rounds: int | None, seed: int | None, changes: Mapping[str, Any]) -> Config:
+        """A run's configuration on this data: its own settings, then what suits it, then what is asked for."""
+        table: dict[str, Any] = {**self.settings}
+        if "training" not in table:
+            rows = sum(len(party.train) for party in self.parties)
+            table = {"seed": 1, "clients_per_round": min(len(self.parties), 10), **suited(self.kind, rows), **table}
+        asked = {"algorithm.name": algorithm, "rounds": rounds, "seed": seed, **changes}
+        return configs.changed(table, {key: value for key, value in asked.items() if value is not None})
+
+    @property
+    def kind(self) -> str:
+        return self.inputs.kind
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a callback hears after a round. Scores are on test rows, None where there are none."""
+
+    round: int
+    rounds: int
+    seconds: float
+    f1: float | None
+    accuracy: float | None
+    class_f1: Mapping[str, float]
+    notes: Mapping[str, Any]  # the round's line of metrics.jsonl
+
+
+class Stopped(Exception):  # noqa: N818 - nothing is wrong
+    """A callback wants no more rounds."""
+
+
+def train(
+    federation: Federation,
+    algorithm: str | None = None,
+    rounds: int | None = None,
+    *,
+    seed: int | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    progress: bool = True,
+    callback: Callable[[Progress], bool | None] | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> Model:
+    """Train one classifier for every class of every party.
+
+    algorithm: fedalign (default), fedavg, ... or "./my_method.py". settings: others by dotted key, such as
+    {"training.epochs": 3}. out: keep the run's folder there, which `fedalign report` and `resume=True` read; without it
+    nothing is left on disk. callback hears of each round; when it returns False, or at Ctrl-C, training ends and the
+    model so far is returned. `model.result` holds the scores.
+    """
+    config = federation.config(algorithm, rounds, seed, settings or {})
+    if resume and out is None:
+        raise UserError("resume=True needs out=, the folder of the run to go on with")
+    state: dict[str, Any] = {}
+
+    def on_start(plan: Plan, done: int) -> None:
+        state["plan"] = plan
+
+    def on_round(now: Round, seconds: float) -> None:
+        state["round"] = now
+        if callback is not None and callback(_progress(now, seconds, config, federation)) is False:
+            raise Stopped
+
+    with ExitStack() as stack:
+        folder = Path(out) if out is not None else Path(stack.enter_context(tempfile.TemporaryDirectory())) / "run"
+        watch = experiment.Watch(on_start, on_round=on_round, on_warning=note)
+        if progress:
+            display: Display | NotebookDisplay = NotebookDisplay() if in_notebook() else Display(folder)
+            stack.enter_context(display)
+            watch = experiment.both(display.watch(), watch)
+        try:
+            result = experiment.run(config, folder, resume, watch, prepared=experiment.plan(config, federation))
+            return replace(Model.load(folder), result=result)
+        except (KeyboardInterrupt, Stopped):
+            if "round" not in state:
+                raise
+    plan, now = state["plan"], state["round"]
+    if progress:
+        kept = f"; train(..., out={str(out)!r}, resume=True) goes on" if out is not None else ""
+        note(f"stopped after round {now.number} of {config.rounds}{kept}")
+    return Model(
+        plan.model.load(now.server.weights),
+        tuple(federation.label_names),
+        federation.inputs,
+        card=experiment.label_card(plan),
+        result=_so_far(now, config),
+    )
+
+
+def _progress(now: Round, seconds: float, config: Config, data: Federation) -> Progress:
+    scores = now.scores
+    by_class = {} if scores is None else dict(zip(data.label_names, scores.class_f1.tolist(), strict=True))
+    f1, accuracy = (None, None) if scores is None else (scores.f1, scores.accuracy)
+    return Progress(now.number, config.rounds, seconds, f1, accuracy, by_class, now.record)
+
+
+def _so_far(now: Round, config: Config) -> dict[str, Any]:
+    found: dict[str, Any] = {"name": config.name, "algorithm": config.algorithm.name, "rounds": now.number}
+    if now.scores is not None:
+        found["last"] = {"f1": now.scores.f1, "accuracy": now.scores.accuracy}
+    return found
+
+
+# --- rows in memory --------------------------------------------------------------------------------------------------
+
+
+def _records(party: str, rows: Any, labels: Sequence[Any], other: str) -> tuple[Records, Task | None]:
+    """A party's rows as files give them, and the task that its labels speak of."""
+    x = _raw(party, rows)
+    if len(x) != len(labels):
+        raise UserError(f"{party}: {len(x)} rows but {len(labels)} labels; give one label, list or None a row")
+    found, task = _labels(party, labels, other)
+    return Records(f"rows of {party}", np.arange(len(x)), x, (), found), task
+
+
+def _raw(party: str, rows: Any) -> np.ndarray | Ragged:
+    rows = rows if isinstance(rows, np.ndarray) else list(rows)
+    if not len(rows):
+        raise UserError(f"{party} has no row; leave it out")
+    if all(isinstance(row, str) for row in rows):
+        return np.array(list(rows), dtype=object)
+    try:
+        if np.ndim(rows[0]) == 2:
+            parts = [np.asarray(row, dtype=np.float64) for row in rows]
+            if len({part.shape[1:] for part in parts}) > 1:
+                raise ValueError("recordings differ in their number of channels")
+            return Ragged.of(np.concatenate(parts), [len(part) for part in parts])
+        table = np.asarray(rows, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{party}: rows must be texts, equal lists of numbers, or recordings ({error})") from error
+    if table.ndim != 2:
+        raise UserError(f"{party}: rows must be texts, a table of numbers, or recordings; got shape {table.shape}")
+    return table
+
+
+def _labels(party: str, labels: Sequence[Any], other: str) -> tuple[Labels, Task | None]:
+    spelt: dict[str, str] = {}
+
+    def key(name: Any) -> str:
+        if not isinstance(name, str):
+            raise UserError(f"{party}: the label {name!r} is no class name; give a text, a list of texts, or None")
+        spelt.setdefault(normalised(name), allowed(name))
+        return normalised(name)
+
+    none = normalised(other)
+    tasks: set[Task] = set()
+    cells: list[tuple[dict[str, bool], bool]] = []
+    for label in labels:
+        if label is None:
+            cells.append(({}, False))
+        elif isinstance(label, str):
+            tasks.add("single")
+            cells.append(({} if normalised(label) == none else {key(label): True}, True))
+        elif isinstance(label, Mapping):
+            tasks.add("multi")
+            cells.append(({key(name): bool(yes) for name, yes in label.items() if yes is not None}, False))
+        elif isinstance(label, Iterable):
+            tasks.add("multi")
+            cells.append(({key(name): True for name in label if normalised(str(name)) != none}, True))
+        else:
+            key(label)
+    if len(tasks) > 1:
+        raise UserError(f"{party}: some labels are names and some are lists; give lists everywhere for multi-label")
+    place = {name: i for i, name in enumerate(spelt)}
+    yes = np.zeros((len(cells), len(place)), dtype=bool)
+    known = np.zeros_like(yes)
+    for i, (cell, whole) in enumerate(cells):
+        known[i] = whole
+        for name, value in cell.items():
+            yes[i, place[name]], known[i, place[name]] = value, True
+    return Labels(tuple(spelt.values()), yes, known, np.array([whole for _, whole in cells])), next(iter(tasks), None)

@@ -1,0 +1,36 @@
+"""fedalign export: a folder, with an ONNX file if wanted, that holds all that is needed to predict."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from fedalign.console import output, screen, suggest
+from fedalign.errors import UserError
+
+ORDER = 13
+
+
+def command(
+    run: Annotated[Path, typer.Argument(help="A run's folder.")],
+    to: Annotated[str, typer.Option(help="folder, or onnx to add a model.onnx (extra onnx).")] = "folder",
+    out: Annotated[Path | None, typer.Option(help="The new folder; default RUN-export.")] = None,
+) -> None:
+    """Write model, labels, preparation and a model card into one folder."""
+    if to not in ("folder", "onnx"):
+        raise UserError(f"--to must be folder or onnx, not {to!r}")
+    from fedalign.exporting import folder
+    from fedalign.trained import Model
+
+    model = Model.load(run)
+    target = out or run.with_name(f"{run.resolve().name}-export")
+    with screen.status("writing"):
+        difference = folder.write(model, run, target, onnx=to == "onnx")
+    for path in sorted(target.iterdir()):
+        output.print(f"{path.stat().st_size:>12,}  {escape(str(path))}", soft_wrap=True)
+    if difference is not None:
+        output.print(f"checked with onnxruntime: logits differ from the model's by at most {difference:.1e}")
+    suggest(f"fedalign predict {target} NEW.csv")

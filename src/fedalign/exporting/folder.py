@@ -1,0 +1,56 @@
+"""One folder with all that is needed to predict: weights, labels, preparation, a card, and an ONNX graph if wanted."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from fedalign.errors import UserError
+from fedalign.exporting.card import card
+from fedalign.exporting.graph import ONNX, TOLERANCE, disagreement, onnx_bytes
+from fedalign.files import write_atomically
+from fedalign.trained import Model
+
+PLACES = ("path", "parties", "test_file", "aliases")  # of the machine that trained
+
+
+def write(model: Model, run: Path, out: Path, onnx: bool) -> float | None:
+    """Fills the folder; returns how far the graph is from the model. Nothing is left when something fails."""
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UserError(f"{out} exists already; give another --out")
+    config, result = {}, {}
+    if (run / "config.toml").is_file():
+        config = tomllib.loads((run / "config.toml").read_text(encoding="utf-8"))
+    if (run / "result.json").is_file():
+        result = json.loads((run / "result.json").read_text(encoding="utf-8"))
+    out.parent.mkdir(parents=True, exist_ok=True)
+    part = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
+    try:
+        difference = None
+        model.save(part)
+        if onnx:
+            content = onnx_bytes(model)
+            difference = disagreement(model, content)
+            if difference > TOLERANCE:
+                raise UserError(f"the ONNX graph differs from the model by {difference:.1e}; nothing was written")
+            write_atomically(part / ONNX, content)
+        write_atomically(part / "README.md", card(model, _without_paths(config), result, onnx))
+        if out.exists():
+            out.rmdir()
+        part.chmod(0o755)
+        part.rename(out)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+    return difference
+
+
+def _without_paths(config: dict[str, Any]) -> dict[str, Any]:
+    """Settings without places on the machine that trained."""
+    dataset = {
+        k: v for k, v in config.get("dataset", {}).items() if k not in ("path", "parties", "test_file", "aliases")
+    }
+    return {**config, "dataset": dataset} if config else {}

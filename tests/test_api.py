@@ -1,0 +1,174 @@
+"""The package from Python: federations from files and arrays, training with a callback, stopping, going on."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import fedalign
+from fedalign import Federation, Model, Progress, UserError, config, experiment, train
+from trained_models import EXAMPLES
+
+CLINICS = {"text": "note", "labels": "codes", "test_file": str(EXAMPLES / "clinics" / "test.csv"), "buckets": 1024}
+SMALL = {"encoder.dim": 16, "engine.workers": 1}
+NAMES = ["ant", "bee", "cat", "dog"]
+
+
+def table(classes: list[int], seed: int, rows: int = 60) -> tuple[np.ndarray, list[str]]:
+    rng = np.random.default_rng(seed)
+    y = rng.choice(classes, rows)
+    return rng.normal(size=(rows, 4)) + 5 * np.eye(4)[y], [NAMES[c] for c in y]
+
+
+def two_parties(**more: Any) -> Federation:
+    return Federation.from_arrays(
+        {"one": table([0, 1, 2], 0), "two": table([1, 2, 3], 1)}, test=table([0, 1, 2, 3], 2), **more
+    )
+
+
+def test_the_package_gives_its_names_without_torch() -> None:
+    program = "import fedalign, sys; assert 'torch' not in sys.modules; print(sorted(fedalign.__all__))"
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert "'Federation', 'Model', 'Progress', 'UserError', '__version__', 'train'" in found.stdout
+    assert set(fedalign.__all__) <= set(dir(fedalign))
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        fedalign.nonsense  # noqa: B018
+
+
+def test_files_give_what_the_command_line_reads() -> None:
+    given = Federation.from_files(EXAMPLES / "clinics", **CLINICS)
+    read = experiment.federation(config.load(str(EXAMPLES / "clinics" / "fedalign.toml")))
+    assert given.label_names == read.label_names
+    for one, other in zip(given.parties, read.parties, strict=True):
+        assert one.name == other.name
+        assert torch.equal(one.train.y, other.train.y)
+        assert torch.equal(one.train.x.values, other.train.x.values)
+
+
+def test_columns_that_nobody_named_are_found() -> None:
+    found = Federation.from_files(EXAMPLES / "machines")
+    assert found.task == "multi"
+    assert len(found.label_names) == 7
+    by_party = {"press": EXAMPLES / "machines" / "press.csv", "pump": EXAMPLES / "machines" / "pump.csv"}
+    two = Federation.from_files(by_party, features="all", label_prefix="fault:")
+    assert [party.name for party in two.parties] == ["press", "pump"]
+
+
+def test_python_and_command_line_train_the_same_weights(tmp_path: Path) -> None:
+    settings = config.load(str(EXAMPLES / "clinics" / "fedalign.toml"), ["engine.workers=1"], rounds=2)
+    experiment.run(settings, tmp_path / "run")
+    federation = Federation.from_preset(str(EXAMPLES / "clinics" / "fedalign.toml"))
+    model = train(federation, rounds=2, progress=False, settings={"engine.workers": 1})
+    expected = Model.load(tmp_path / "run").network.arrays()
+    for name, value in model.network.arrays().items():
+        assert torch.equal(value, expected[name]), name
+
+
+def test_training_tells_each_round_and_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    heard: list[Progress] = []
+    model = train(two_parties(), rounds=4, seed=3, callback=heard.append, settings=SMALL)  # type: ignore[arg-type]
+    assert [now.round for now in heard] == [1, 2, 3, 4]
+    assert heard[-1].class_f1.keys() == set(NAMES)
+    assert model.result is not None
+    assert model.result["last"]["f1"] == pytest.approx(heard[-1].f1, abs=1e-6)
+    assert heard[-1].f1 is not None
+    assert heard[-1].f1 > 0.9
+    assert model.predict(5 * np.eye(4)) == NAMES
+    assert list(tmp_path.iterdir()) == []
+    assert "round 4/4" in capsys.readouterr().err
+    train(two_parties(), rounds=1, progress=False, settings=SMALL)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_callback_can_stop_and_a_later_call_goes_on_to_the_same_bits(tmp_path: Path) -> None:
+    whole = train(two_parties(), "fedavg", rounds=4, progress=False, settings=SMALL)
+    stopped = train(
+        two_parties(), "fedavg", 4, out=tmp_path / "run", progress=False, settings=SMALL,
+        callback=lambda now: now.round < 2,
+    )  # fmt: skip
+    assert stopped.result is not None
+    assert stopped.result["rounds"] == 2
+    assert stopped.predict(5 * np.eye(4))
+    on = train(two_parties(), "fedavg", 4, out=tmp_path / "run", resume=True, progress=False, settings=SMALL)
+    for name, value in whole.network.arrays().items():
+        assert torch.equal(value, on.network.arrays()[name])
+
+
+def test_ctrl_c_gives_the_model_so_far() -> None:
+    def interrupt(now: Progress) -> None:
+        if now.round == 2:
+            raise KeyboardInterrupt
+
+    model = train(two_parties(), rounds=4, progress=False, callback=interrupt, settings=SMALL)
+    assert model.result is not None
+    assert model.result["rounds"] == 2
+
+
+def test_rows_in_memory_of_every_kind() -> None:
+    rng = np.random.default_rng(0)
+    texts = Federation.from_arrays(
+        {
+            "north": (["cough at night", "sore knee", "all well", "?"], [["asthma"], ["sprain"], [], None]),
+            "south": (["wheeze", "fall from a bike"], [{"asthma": True, "sprain": False}, {"sprain": True}]),
+        },
+        test=(["wheeze", "fall"], [["asthma"], ["sprain"]]),
+        validation=0.0,
+    )
+    assert texts.task == "multi"
+    assert list(texts.label_names) == ["asthma", "sprain"]
+    north, south = (party.train for party in texts.parties)
+    assert north.known.tolist() == [[True, True], [True, True], [True, True], [False, False]]
+    assert north.y.tolist() == [[1, 0], [0, 1], [0, 0], [0, 0]]
+    assert south.known.tolist() == [[True, True], [False, True]]
+    series = Federation.from_arrays(
+        {"p": ([rng.normal(size=(k, 2)) for k in (3, 5, 4, 6)], ["sit", "run", "sit", "run"])}
+    )
+    assert series.kind == "series"
+    assert series.task == "single"
+    assert sum(len(party.train) for party in series.parties) <= 4
+
+
+@pytest.mark.parametrize(
+    ("parties", "said"),
+    [
+        ({}, "no party"),
+        ({"a": ([], [])}, "has no row"),
+        ({"a": (["x", "y"], ["p"])}, "2 rows but 1 labels"),
+        ({"a": (["x", "y"], ["p", ["q"]])}, "some labels are names and some are lists"),
+        ({"a": (["x"], [None])}, "no label at all"),
+        ({"a": (["x"], ["p"]), "b": (["x"], [["p"]])}, "both names and lists"),
+        ({"a": (["x"], [3])}, "3 is no class name"),
+        ({"a": (["x"], ["a\u202eb"])}, "printable"),
+        ({"a": ([[1.0], [1.0, 2.0]], ["p", "q"])}, "rows must be texts"),
+        ({"a": ([["x", "y"]], ["p"])}, "rows must be texts"),
+        ({"a": (np.zeros((2, 3)), ["p", "q"]), "b": (np.zeros((2, 4)), ["p", "q"])}, "channels|numbers"),
+    ],
+)
+def test_bad_rows_are_one_sentence(parties: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        Federation.from_arrays(parties)
+
+
+def test_bad_calls_are_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="there is no file or folder"):
+        Federation.from_files(tmp_path / "missing")
+    with pytest.raises(UserError, match=r"unknown algorithm 'fedalgin'.*fedalign"):
+        train(two_parties(), "fedalgin", progress=False)
+    with pytest.raises(UserError, match="unknown key"):
+        train(two_parties(), progress=False, settings={"training.epoch": 3})
+    with pytest.raises(UserError, match="needs out="):
+        train(two_parties(), resume=True, progress=False)
+    model = train(two_parties(), rounds=1, progress=False, settings=SMALL)
+    with pytest.raises(UserError, match="rows of 4 numbers"):
+        model.predict(np.zeros((2, 3)))
+    with pytest.raises(UserError, match=r"no class 'bea'.*bee"):
+        model.similar("bea")

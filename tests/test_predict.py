@@ -1,0 +1,288 @@
+"""predict, evaluate and export: one answer whoever is asked, and one sentence for what cannot be answered."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shutil
+import sys
+import tracemalloc
+from contextlib import redirect_stderr, redirect_stdout
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from fedalign import Model, asking, cli
+from fedalign.errors import UserError
+from fedalign.exporting import graph
+from fedalign.formats import open_table
+from fedalign.reading import read_all
+from trained_models import EXAMPLES, FOLDERS, run_of
+
+TESTS = {"clinics": "test.csv", "wearables": "test.npz", "machines": "test.csv"}
+
+
+def fedalign(*words: str, given: str | None = None) -> tuple[int, str, str]:
+    """The command's exit code, standard output and standard error, in this process."""
+    out, said = io.StringIO(), io.StringIO()
+    stdin = io.TextIOWrapper(io.BytesIO((given or "").encode()), encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(said):
+        patch.setattr(sys, "argv", ["fedalign", *words])
+        patch.setattr(sys, "stdin", stdin)
+        try:
+            cli.main()
+            code = 0
+        except SystemExit as leaving:
+            code = int(leaving.code or 0)
+    return code, out.getvalue(), said.getvalue()
+
+
+def raw_rows(name: str) -> Any:
+    """The rows of an example's test file as a person would hand them over in Python."""
+    model = Model.load(run_of(name))
+    records = read_all(open_table(EXAMPLES / name / TESTS[name]), asking.reading_of(model))
+    if name == "clinics":
+        return records.x.tolist()
+    if name == "machines":
+        return records.x[:, [records.columns.index(column) for column in model.inputs.scaling.columns]]
+    offsets = records.x.offsets
+    return [records.x.values[a:b] for a, b in pairwise(offsets)]
+
+
+def onnx_logits(model: Model, rows: Any) -> np.ndarray:
+    onnxruntime = pytest.importorskip("onnxruntime", reason="the onnx extra is not installed")
+    session = onnxruntime.InferenceSession(graph.onnx_bytes(model), providers=["CPUExecutionProvider"])
+    parts = [rows[i : i + 64] for i in range(0, len(rows), 64)]
+    return np.concatenate([session.run(["logits"], graph.graph_inputs(model, part))[0] for part in parts])
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_command_line_python_reloaded_model_and_onnx_agree(name: str, tmp_path: Path) -> None:
+    run, out = run_of(name), tmp_path / "found.jsonl"
+    code, said, _ = fedalign("predict", str(run), str(EXAMPLES / name / TESTS[name]), "--top", "99", "--out", str(out))
+    assert code == 0, said
+    lines = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
+    model, rows = Model.load(run), raw_rows(name)
+    again = Model.load(model.save(tmp_path / "copy"))
+    assert len(lines) == len(rows) >= 200
+    chosen = model.predict(rows)
+    assert again.predict(rows) == chosen
+    assert [line["prediction"] for line in lines] == [";".join(c) if isinstance(c, list) else c for c in chosen]
+    proba = model.predict_proba(rows)
+    assert np.array_equal(again.predict_proba(rows), proba)
+    for line, row in zip(lines, proba, strict=True):
+        for rank in range(1, len(model.label_names) + 1):
+            place = model.label_names.index(line[f"class_{rank}"])
+            assert line[f"probability_{rank}"] == pytest.approx(float(row[place]), abs=1e-6)
+    assert np.abs(onnx_logits(model, rows) - model.logits(rows).numpy()).max() < 1e-4
+
+
+@pytest.mark.data
+def test_they_agree_on_the_news_of_r8(real_data: Path, tmp_path: Path) -> None:
+    from fedalign.datasets.r8 import R8
+
+    news = R8().load(real_data).test
+    model = Model.load(run_of("r8"))
+    file = next(path for path in (real_data / "r8").iterdir() if "test" in path.name)
+    texts = [line.split("\t", 1)[1] for line in file.read_text(encoding="utf-8").splitlines() if "\t" in line]
+    assert len(texts) == len(news) == 2189
+    table = tmp_path / "news.csv"
+    pl.DataFrame({"text": texts, "ignored": "x"}).write_csv(table)
+    code, said, _ = fedalign("predict", str(run_of("r8")), str(table), "--out", str(tmp_path / "found.csv"))
+    assert code == 0, said
+    found = pl.read_csv(tmp_path / "found.csv")
+    assert found["prediction"].to_list() == model.predict(texts)
+    assert np.abs(onnx_logits(model, texts) - model.logits(texts).numpy()).max() < 1e-4
+
+
+def test_standard_input_and_output() -> None:
+    run = str(run_of("clinics"))
+    given = '{"note": "wheeze and cough", "unknown": 3}\n{"note": "dialysis"}\n'
+    code, out, _ = fedalign("predict", run, "-", "--format", "jsonl", "--top", "2", given=given)
+    assert code == 0
+    rows = list(csv.DictReader(io.StringIO(out)))
+    assert [row["row"] for row in rows] == ["1", "2"]
+    assert set(rows[0]) == {"row", "prediction", "class_1", "probability_1", "class_2", "probability_2"}
+    code, tabs, _ = fedalign(
+        "predict", run, "-", "--format", "tsv", given="note\tx\nwheeze and cough\t1\ndialysis\t2\n"
+    )
+    assert code == 0
+    assert [row["class_1"] for row in csv.DictReader(io.StringIO(tabs))] == [row["class_1"] for row in rows]
+
+
+def test_a_threshold_decides_how_many_names_a_row_gets() -> None:
+    run, model = str(run_of("clinics")), Model.load(run_of("clinics"))
+    for threshold, names in (("0", len(model.label_names)), ("1", 0)):
+        _, out, _ = fedalign("predict", run, "-", "--threshold", threshold, given="note\nwheeze and cough\n")
+        row = next(csv.DictReader(io.StringIO(out)))
+        assert len([name for name in row["prediction"].split(";") if name]) == names
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_evaluate_scores_as_training_did(name: str) -> None:
+    """The test file's F1 is that of the last round, with the thresholds where training chose some."""
+    run = run_of(name)
+    result = json.loads((run / "result.json").read_text(encoding="utf-8"))
+    model = Model.load(run)
+    scores = asking.evaluate(model, EXAMPLES / name / TESTS[name], asking.reading_of(model))
+    expected = result["thresholds"] if "thresholds" in result else result["last"]
+    assert scores.f1 == pytest.approx(expected["f1"], abs=1e-6)
+    code, out, _ = fedalign("evaluate", str(run), str(EXAMPLES / name / TESTS[name]))
+    assert code == 0
+    assert f"macro F1 {100 * scores.f1:.2f}" in out
+
+
+def test_a_name_that_a_spreadsheet_would_carry_out_is_quoted() -> None:
+    target = io.StringIO()
+    asking.writer("csv", target, ["prediction"])([{"prediction": "=HYPERLINK(1)"}])
+    assert target.getvalue() == "prediction\n'=HYPERLINK(1)\n"
+
+
+def test_memory_does_not_grow_with_the_input(tmp_path: Path) -> None:
+    """Ten times the rows, hardly more memory at the peak."""
+    model = Model.load(run_of("clinics"))
+    peaks = []
+    for count in (2_000, 20_000):
+        table = tmp_path / f"{count}.csv"
+        table.write_text("note\n" + "cough and fever since the morning\n" * count, encoding="utf-8")
+        tracemalloc.start()
+        rows = sum(len(answer.numbers) for answer in asking.answers(model, table, asking.reading_of(model), False))
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        assert rows == count
+    assert peaks[1] < 3 * peaks[0] + 2**20, peaks
+
+
+# --- what cannot be answered -----------------------------------------------------------------------------------------
+
+
+def refused(*words: str, given: str | None = None) -> str:
+    code, out, said = fedalign(*words, given=given)
+    assert code == 2, (out, said)
+    sentence = " ".join(said.split())
+    assert sentence.count("error:") == 1
+    return sentence
+
+
+def test_bad_rows_are_named(tmp_path: Path) -> None:
+    run = str(run_of("clinics"))
+    assert "row 3 is empty" in refused("predict", run, "-", given="note,x\ncough,1\n,2\n")
+    assert "no column 'note'" in refused("predict", run, "-", given="text\ncough\n")
+    assert "holds no row" in refused("predict", run, "-", given="note\n")
+    machines = EXAMPLES / "machines" / "test.csv"
+    frame = pl.read_csv(machines)
+    frame.drop("speed").write_csv(tmp_path / "less.csv")
+    assert "speed" in refused("predict", str(run_of("machines")), str(tmp_path / "less.csv"))
+    frame.with_columns(speed=pl.lit(float("inf"))).write_csv(tmp_path / "infinite.csv")
+    assert "row 2, column speed: inf is too large" in refused(
+        "predict", str(run_of("machines")), str(tmp_path / "infinite.csv")
+    )
+    columns = [column for column in frame.columns if not column.startswith("fault:")]
+    frame.with_columns(pl.lit(None).alias(column) for column in columns).write_csv(tmp_path / "nothing.csv")
+    assert "row 2 is empty" in refused("predict", str(run_of("machines")), str(tmp_path / "nothing.csv"))
+
+
+def test_empty_rows_may_be_passed_over_and_long_ones_are_told() -> None:
+    long = "cough " * 1500
+    code, out, said = fedalign(
+        "predict", str(run_of("clinics")), "-", "--skip-empty", given=f"note,x\ncough,1\n,2\n{long},3\n"
+    )
+    assert code == 0
+    assert [row["row"] for row in csv.DictReader(io.StringIO(out))] == ["2", "4"]
+    assert "1 empty rows were passed over, the first is row 3" in said
+    assert "1 rows are as long as the model reads" in " ".join(said.split())
+
+
+def test_a_failure_leaves_no_half_written_answer(tmp_path: Path) -> None:
+    table, out = tmp_path / "in.csv", tmp_path / "out.csv"
+    table.write_text("note\n" + "cough\n" * 5000 + '""\n', encoding="utf-8")
+    refused("predict", str(run_of("clinics")), str(table), "--out", str(out))
+    assert [path.name for path in tmp_path.iterdir()] == ["in.csv"]
+
+
+def test_folders_that_hold_no_model(tmp_path: Path) -> None:
+    news = str(EXAMPLES / "clinics" / "test.csv")
+    assert "check the path" in refused("predict", str(tmp_path), news)
+    run = run_of("clinics")
+    part = tmp_path / "part"
+    shutil.copytree(run, part)
+    (part / "model.safetensors").unlink()
+    assert "is the run finished" in refused("predict", str(part), news)
+    (part / "model.safetensors").write_bytes(b"\x80\x04\x95\x10\x00\x00\x00\x00\x00\x00\x00}q\x00.")
+    assert "is not a safetensors file" in refused("predict", str(part), news)
+    other = {name: value for name, value in load_file(run / "model.safetensors").items() if "norm" not in name}
+    save_file(other, part / "model.safetensors")
+    assert "they are of two models" in refused("predict", str(part), news)
+    shutil.copy(run / "model.safetensors", part / "model.safetensors")
+    card = json.loads((part / "labels.json").read_text(encoding="utf-8"))
+    (part / "labels.json").write_text(json.dumps({**card, "format": 99}), encoding="utf-8")
+    assert "install the version that wrote it" in refused("predict", str(part), news)
+    (part / "labels.json").write_text("{", encoding="utf-8")
+    assert "is damaged" in refused("predict", str(part), news)
+
+
+def test_bad_options() -> None:
+    news = str(EXAMPLES / "clinics" / "test.csv")
+    assert "must end in .csv or .jsonl" in refused("predict", str(run_of("clinics")), news, "--out", "x.txt")
+    assert "--format must be" in refused("predict", str(run_of("clinics")), "-", "--format", "xml", given="")
+    single = str(run_of("wearables"))
+    series = str(EXAMPLES / "wearables" / "test.npz")
+    assert "--threshold is for multi-label" in refused("predict", single, series, "--threshold", "0.3")
+    assert "no file" in refused("predict", single, "missing.npz")
+    assert "folder or onnx" in refused("export", single, "--to", "pickle")
+
+
+# --- export ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_exported_folder_predicts_alone(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime", reason="the onnx extra is not installed")
+    run, out = run_of("clinics"), tmp_path / "model"
+    code, said, _ = fedalign("export", str(run), "--to", "onnx", "--out", str(out))
+    assert code == 0, said
+    assert sorted(path.name for path in out.iterdir()) == [
+        "README.md",
+        "labels.json",
+        "model.onnx",
+        "model.safetensors",
+    ]
+    rows = raw_rows("clinics")
+    assert Model.load(out).predict(rows) == Model.load(run).predict(rows)
+    card = (out / "README.md").read_text(encoding="utf-8")
+    for name in Model.load(run).label_names:
+        assert f"| {name} |" in card
+    assert str(EXAMPLES) not in card  # no path of the machine that trained
+    assert "exists already" in refused("export", str(run), "--out", str(out))
+
+
+def test_onnx_knows_the_order_of_classes() -> None:
+    onnx = pytest.importorskip("onnx", reason="the onnx extra is not installed")
+    model = Model.load(run_of("wearables"))
+    proto = onnx.load_from_string(graph.onnx_bytes(model))
+    noted = json.loads(next(entry.value for entry in proto.metadata_props if entry.key == "fedalign"))
+    assert noted["label_names"] == list(model.label_names)
+
+
+def test_a_card_takes_names_for_words_only() -> None:
+    from fedalign.exporting.card import card
+
+    model = Model.load(run_of("machines"))
+    name = "<script>alert(1)</script> | [x](http://x) `y`"
+    hostile = model.with_row(name, torch.zeros(model.network.anchors().shape[1]))
+    text = card(hostile, {}, {}, onnx=False)
+    assert "<script>" not in text
+    assert "[x](" not in text
+
+
+def test_an_encoder_that_onnx_cannot_hold_is_named() -> None:
+    model = Model.load(run_of("machines"))
+    model.network.data_encoder = torch.nn.Linear(3, 3)
+    with pytest.raises(UserError, match="not Linear"):
+        graph.onnx_bytes(model)
