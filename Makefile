@@ -2,6 +2,8 @@
 #   make demo    a virtual environment, the package, the R8 news, twelve rounds of FedAlign, a table
 #   make test    the same environment with the test tools, and every test
 # Neither installs again while pyproject.toml is unchanged.
+#   make extras  Flower, ONNX and the rest, so that no test is skipped
+#   make test-network  real Flower processes over TLS, killed and restarted: minutes
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -9,13 +11,16 @@ ROUNDS ?= 12
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo test lint format clean
+.PHONY: demo test test-network extras lint format clean
 
 demo: $(VENV)/installed
 	$(BIN)/fedalign run r8-8 --rounds $(ROUNDS)
 
 test: $(VENV)/installed-dev
 	$(BIN)/python -m pytest
+
+test-network: $(VENV)/installed-extras
+	$(BIN)/python -m pytest -m network
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .
@@ -26,6 +31,8 @@ format: $(VENV)/installed-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+extras: $(VENV)/installed-extras
+
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("fedalign needs Python 3.11 or newer; run make PYTHON=python3.11") if sys.version_info < (3, 11) else None'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -35,6 +42,11 @@ $(VENV)/installed: pyproject.toml
 $(VENV)/installed-dev: pyproject.toml
 	$(MAKE) $(VENV)/installed
 	$(PIP) install -e '.[dev]'
+	touch $@
+
+$(VENV)/installed-extras: pyproject.toml
+	$(MAKE) $(VENV)/installed-dev
+	$(PIP) install -e '.[dev,all]'
 	touch $@
 
 clean:

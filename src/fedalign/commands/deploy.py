@@ -50,3 +50,29 @@ def init(
         f"wrote {escape(str(folder))}: the commands for server and parties are in its README.md", soft_wrap=True
     )
     suggest(f"cat {folder / 'README.md'}")
+
+
+@group.command()
+def check(
+    server: Annotated[str, typer.Option(metavar="HOST:PORT", help="A party: the server to reach.")] = "",
+    root_certificates: Annotated[Path, typer.Option(help="A party: the server's ca.crt.")] = Path(
+        "certificates/ca.crt"
+    ),
+    listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="The server: where it will listen.")] = "",
+) -> None:
+    """Try before a run: versions, the port on the server's side, address and certificate on a party's."""
+    from fedalign.deployment import preflight
+    from fedalign.engines.flower import require_flower
+    from fedalign.errors import UserError
+
+    if bool(server) == bool(listen):
+        raise UserError("give --server HOST:PORT on a party's machine, or --listen HOST:PORT on the server's")
+    require_flower()
+    if listen:
+        preflight.can_listen(listen)
+        output.print(f"{escape(listen)} is free")
+        suggest("flower-superlink, as in the README.md that fedalign deploy init wrote")
+        return
+    until = preflight.can_reach(server, root_certificates)
+    output.print(f"{escape(server)} answers, and its certificate is vouched for until {escape(until)}", soft_wrap=True)
+    suggest("fedalign check FILE --what-leaves --config config.toml")

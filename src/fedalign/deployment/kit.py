@@ -191,7 +191,7 @@ def instructions(parties: Sequence[str], host: str, port: int) -> str:
     return f"""# A run with parties on their own machines
 
 Every command is run in this folder. The certificates are for trials; replace them by those of your organisation. A
-party needs `certificates/ca.crt`, its own private key and nothing else of this folder.
+party needs `certificates/ca.crt`, `config.toml` and its own private key, nothing else of this folder.
 
 On every machine:
 
@@ -210,7 +210,8 @@ flower-superlink --ssl-ca-certfile certificates/ca.crt --ssl-certfile certificat
 
 ## Each party, on its own machine
 
-What will leave it: `fedalign check FILE --what-leaves --config config.toml`. Then:
+Try the way to the server: `fedalign deploy check --server {host}:{port}`. What will leave this machine:
+`fedalign check FILE --what-leaves --config config.toml`. Then:
 
 ```
 {starts}

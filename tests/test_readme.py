@@ -1,0 +1,75 @@
+"""What the README and the notebook show is run as it stands there."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from conftest import ROOT
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+RUN = """
+import sys, nbformat
+from nbclient import NotebookClient
+notebook = nbformat.read(sys.argv[1], as_version=4)
+NotebookClient(notebook, timeout=300, kernel_name="python3").execute()
+for cell in notebook.cells:
+    for output in cell.get("outputs", []):
+        print(output.get("text") or output.get("data", {}).get("text/plain"))
+"""
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL)
+
+
+def test_the_python_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    example = next(block for block in blocks("python") if "Federation" in block)
+    (tmp_path / "clinics").symlink_to(ROOT / "examples" / "clinics")
+    program = "import torch\ntorch.set_num_threads(1)\n" + example
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["clinics", "our-model"]
+
+
+def test_the_method_of_the_readme_runs(tmp_path: Path) -> None:
+    from fedalign import config, experiment
+
+    example = next(block for block in blocks("python") if "Halved" in block)
+    imports = (
+        "from dataclasses import dataclass\nfrom torch import Tensor\n"
+        "from fedalign.algorithm import Algorithm\nfrom fedalign.types import Examples, Visit\n"
+    )
+    path = tmp_path / "halved.py"
+    path.write_text(imports + example, encoding="utf-8")
+    settings = config.load("synthetic", [f"algorithm.name={path}", "dataset.rows=200", "encoder.dim=16"], rounds=1)
+    assert experiment.run(settings, tmp_path / "run")["rounds"] == 1
+
+
+def test_every_command_of_the_readme_exists() -> None:
+    from fedalign.cli import app
+
+    known = {command.name for command in app.registered_commands} | {group.name for group in app.registered_groups}
+    named = set(re.findall(r"\bfedalign ([a-z]+)\b", "\n".join(blocks(""))))
+    assert named
+    assert named <= known, named - known
+
+
+def test_every_link_leads_somewhere() -> None:
+    for page in [ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]:
+        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_the_notebook_runs() -> None:
+    pytest.importorskip("nbclient", reason="the test tools are not installed; make test installs them")
+    done = subprocess.run(
+        [sys.executable, "-c", RUN, "clinics.ipynb"], cwd=ROOT / "examples", capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert re.search(r"round 8/8 █{24}  F1 \d", done.stdout), done.stdout  # the bar, drawn to its end
+    assert "eczema" in done.stdout
