@@ -69,7 +69,8 @@ def main() -> None:
             digests.add(hashlib.sha256(rows.numpy().tobytes()).hexdigest())
         print(
             f"{source}: {len(names)} names, counts to vectors in {statistics.median(taken):.2f} s "
-            f"({statistics.median(used):.2f} s of a processor, medians of {len(taken)}), {len(digests)} different result(s), SHA-256 {min(digests)[:12]}"
+            f"({statistics.median(used):.2f} s of a processor, medians of {len(taken)}), "
+            f"{len(digests)} different result(s), SHA-256 {min(digests)[:12]}"
         )
         if given.without_gensim:
             continue
