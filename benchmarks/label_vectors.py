@@ -59,16 +59,18 @@ def main() -> None:
     given = options.parse_args()
     torch.set_num_threads(1)
     for source in given.counts:
-        taken, digests = [], set()
+        taken, used, digests = [], [], set()
         for _ in range(given.repeat):
-            began = time.perf_counter()
+            began, before = time.perf_counter(), time.process_time()
             names = vectors.counted_names(source)
             rows = vectors.make(names, DIM, Labels(source="counts", file=source), 4321)
             taken.append(time.perf_counter() - began)
+            used.append(time.process_time() - before)
             digests.add(hashlib.sha256(rows.numpy().tobytes()).hexdigest())
         print(
             f"{source}: {len(names)} names, counts to vectors in {statistics.median(taken):.2f} s "
-            f"(median of {len(taken)}), {len(digests)} different result(s), SHA-256 {min(digests)[:12]}"
+            f"({statistics.median(used):.2f} s of a processor, medians of {len(taken)}), "
+            f"{len(digests)} different result(s), SHA-256 {min(digests)[:12]}"
         )
         if given.without_gensim:
             continue

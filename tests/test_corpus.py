@@ -73,8 +73,8 @@ def jats(text: str) -> str:
     )
     return (
         '<?xml version="1.0"?><!DOCTYPE article PUBLIC "-//NLM//DTD JATS//EN" "JATS-archivearticle1.dtd">'
-        f'<article xmlns:xlink="http://www.w3.org/1999/xlink"><front><title>walk walk</title></front><body>{body}</body>'
-        "<back><ref-list><ref><p>walk to the café</p></ref></ref-list></back></article>"
+        f'<article xmlns:xlink="http://www.w3.org/1999/xlink"><front><title>walk walk</title></front>'
+        f"<body>{body}</body><back><ref-list><ref><p>walk to the café</p></ref></ref-list></back></article>"
     )
 
 
@@ -175,7 +175,9 @@ PIECES = st.sampled_from(
 TEXTS = st.lists(PIECES, max_size=80).map("".join)
 
 
-@given(TEXTS, st.sampled_from(SEGMENTS), st.integers(9, 300), st.sampled_from(["a.txt", "a.txt.gz", "a.jsonl", "a.tar"]))
+@given(
+    TEXTS, st.sampled_from(SEGMENTS), st.integers(9, 300), st.sampled_from(["a.txt", "a.txt.gz", "a.jsonl", "a.tar"])
+)
 @example("walk\n\nlying\ndown " * 12, "paragraph", 40, "a.txt")
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 def test_counts_do_not_depend_on_how_a_corpus_is_divided(
@@ -200,7 +202,7 @@ def test_counts_do_not_depend_on_how_a_corpus_is_divided(
             patch.setattr(module, "BLOCK", max(4, piece // 3))
         expected = plainly(segment, texts, None if name != "a.jsonl" else False)
         if not any(expected[1]):
-            with pytest.raises(UserError, match="none of the 4 names occurs|could be read"):
+            with pytest.raises(UserError, match=r"none of the 4 names occurs|could be read"):
                 counted(segment, path)
         else:
             assert numbers(counted(segment, path).counts) == expected
@@ -242,7 +244,9 @@ def test_a_wrapped_text_and_one_with_a_line_a_paragraph_are_told_apart() -> None
 
 def test_bookcorpus_is_a_sentence_a_line(tmp_path: Path) -> None:
     """As published: lower case, tokens apart, so that only line ends tell sentences."""
-    (tmp_path / "books_large_p1.txt").write_text("he was lying on the floor .\nface down .\nlying down , he slept .\n" * 5)
+    (tmp_path / "books_large_p1.txt").write_text(
+        "he was lying on the floor .\nface down .\nlying down , he slept .\n" * 5
+    )
     found = counted("sentence", tmp_path).counts
     assert (found.segments, found.counts[0]) == (15, 5)
 
@@ -319,9 +323,7 @@ def test_strict_stops_at_the_first_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.txt.gz", "a.jsonl", "a.tar"])
-def test_a_large_file_counts_whole_or_not_at_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_a_large_file_counts_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Twenty pieces of which the last is broken: the nineteen that were counted are forgotten."""
     monkeypatch.setattr(corpus, "PIECE", 1000)
     monkeypatch.setattr(reading, "BLOCK", 500)

@@ -1,4 +1,4 @@
-"""Counts of whole corpora: against the plain way, over processes and shards, as files, and what ties follow from them."""
+"""Counts of whole corpora: against the plain way, over processes and shards, as files, and the ties that follow."""
 
 from __future__ import annotations
 
@@ -155,7 +155,9 @@ def test_a_file_of_counts_is_read_back_as_it_was(shards: list[Path], tmp_path: P
 def written(tmp_path: Path, change: Callable[[dict[str, object]], object]) -> Path:
     rule = Rule(segment="line", names=["a", "b"], ways=[[Way(words=["a"], window=4)], [Way(words=["b"], window=4)]])
     made = Corpus(about="x", command="y", files=1, skipped=0, bytes=9, segments=9)
-    table = json.loads(Counts(rule=rule, corpora=[made], segments=9, counts=[3, 4], pairs=[(0, 1, 2)]).model_dump_json())
+    table = json.loads(
+        Counts(rule=rule, corpora=[made], segments=9, counts=[3, 4], pairs=[(0, 1, 2)]).model_dump_json()
+    )
     change(table)
     path = tmp_path / "c.json"
     path.write_text(json.dumps(table))
@@ -190,7 +192,10 @@ def test_a_file_of_counts_that_cannot_be_is_refused(
 def test_no_file_of_counts_is_said(tmp_path: Path) -> None:
     (tmp_path / "bytes.json").write_bytes(b"\xff")
     for source, message in (
-        (tmp_path / "none.json", "there is no file .*none.json with label counts; make it with `fedalign labels count`"),
+        (
+            tmp_path / "none.json",
+            "there is no file .*none.json with label counts; make it with `fedalign labels count`",
+        ),
         ("extrasensry", "unknown label counts 'extrasensry'; did you mean extrasensory?"),
         (tmp_path / "bytes.json", "cannot read label counts"),
     ):
@@ -261,7 +266,13 @@ def test_a_word_whose_stem_is_everywhere_is_refused() -> None:
 
 
 def test_windows_grow_with_a_name() -> None:
-    for window, expected in (("2n+2", [4, 6, 8]), ("n", [1, 2, 3]), ("n+4", [5, 6, 7]), ("3n", [3, 6, 9]), ("9", [9] * 3)):
+    for window, expected in (
+        ("2n+2", [4, 6, 8]),
+        ("n", [1, 2, 3]),
+        ("n+4", [5, 6, 7]),
+        ("3n", [3, 6, 9]),
+        ("9", [9] * 3),
+    ):
         ways = cooccurrence.rule(["walk", "run home", "phone table pocket"], "line", window=window).ways
         assert [way[0].window for way in ways] == expected
 

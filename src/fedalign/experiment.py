@@ -129,6 +129,9 @@ def run(
         engine = opened or stack.enter_context(options.open(prepared, memory))
         engine.on_visit = watch.on_visit
         watch.on_start(prepared, done)
+        lonely = vectors.without_ties(prepared.federation.label_names, config.labels)
+        if prepared.algorithm.head == "names" and lonely:
+            watch.on_warning(f"the label counts know no tie of {', '.join(lonely)}; their first vectors are random")
         began = time.perf_counter()
         for now in rounds(prepared, engine, server, done):
             server = now.server

@@ -21,6 +21,7 @@ from fedalign.labels import names as label_names
 from fedalign.labels.scan import Segment
 from fedalign.rooms import explain
 
+SHOWN = 8  # names in a message
 LITTLE = 5  # a name in fewer segments than this says too little to be trusted
 
 
@@ -104,16 +105,17 @@ class Counts(Checked):
         ratio = np.where(known, together + smoothing, 1) / np.where(known, chance + smoothing, 1)
         return np.where(known, np.log(ratio), np.nan)
 
-    def chosen(self, wanted: Sequence[str], where: str) -> list[int]:
-        """Which of these counts belong to the wanted names, spelt alike or the same after normalising."""
+    def chosen(self, wanted: Sequence[str], where: str) -> list[int | None]:
+        """Which of these counts belong to the wanted names, spelt alike or the same after normalising; None where a
+        name was not counted."""
         places = label_names.places(wanted, self.rule.names)
-        missing = [name for name, place in zip(wanted, places, strict=True) if place is None]
-        if missing:
+        if all(place is None for place in places):
+            more = f" and {len(wanted) - SHOWN} more" if len(wanted) > SHOWN else ""
             raise UserError(
-                f"{where} has no counts for {', '.join(missing)}; count them with `fedalign labels count`, or set "
-                'labels.source to "random"'
+                f"{where} has no counts for {', '.join(wanted[:SHOWN])}{more}; count them with `fedalign labels "
+                'count`, or set labels.source to "random"'
             )
-        return [place for place in places if place is not None]
+        return places
 
 
 def merge(parts: Sequence[Counts]) -> Counts:

@@ -1,5 +1,4 @@
-"""Counting on all cores: threads here divide and unpack a corpus, processes count; where nothing is to be unpacked, this
-process counts too.
+"""Counting on all cores: threads here divide and unpack a corpus, processes count; this one too if nothing is packed.
 
 The others are started fresh, so that it does not matter what the calling program is (a notebook, a script without a
 guard, one with threads), and they are spoken to in JSON and plain bytes: nothing is unpickled.

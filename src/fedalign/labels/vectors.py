@@ -56,7 +56,9 @@ def table(names: Sequence[str], how: Labels) -> np.ndarray:
         return graph.read_table(Path(how.file).expanduser(), names)
     counted = counts.read(how.file)
     chosen = counted.chosen(names, how.file)
-    return counted.pmi(how.smoothing)[np.ix_(chosen, chosen)]
+    there = np.array([place is not None for place in chosen])
+    numbers = np.array([place or 0 for place in chosen])
+    return np.where(np.outer(there, there), counted.pmi(how.smoothing)[np.ix_(numbers, numbers)], np.nan)
 
 
 def counted_names(source: str) -> list[str]:
@@ -74,10 +76,17 @@ def notes(names: Sequence[str], how: Labels) -> dict[str, Any]:
     return {
         "source": "counts",
         "corpora": [corpus.about for corpus in counted.corpora],
-        "counts": [counted.counts[i] for i in chosen],
+        "counts": [0 if i is None else counted.counts[i] for i in chosen],
         "isolated": [name for name, alone in zip(names, lonely, strict=True) if alone],
-        "says_little": [name for name, i in zip(names, chosen, strict=True) if counted.rule.names[i] in little],
+        "says_little": [
+            name for name, i in zip(names, chosen, strict=True) if i is None or counted.rule.names[i] in little
+        ],
     }
+
+
+def without_ties(names: Sequence[str], how: Labels) -> list[str]:
+    """Names of which the counts say nothing, so that their vectors are random."""
+    return list(notes(names, how).get("isolated", []))
 
 
 def cosines(rows: Tensor) -> Tensor:
