@@ -173,14 +173,38 @@ def attend_backward(
     return grads
 
 
+def projected(
+    embedding: Tensor, positions: Tensor, layer: Layer, total: int, longest: int, by: Products
+) -> tuple[Tensor, Tensor] | None:
+    """Queries, keys and values of every token and of every position, (V, 3d) and (longest, 3d).
+
+    Without dropout a step's input is a token's row plus a position's, so the first layer's largest product can be made
+    once a token and position instead of once a step. None where there are too few steps for that to pay.
+    """
+    if 2 * (len(embedding) + longest) > total:
+        return None
+    return by.linear(embedding, layer.qkv, layer.qkv_bias), by.times(positions[:longest], layer.qkv.t())
+
+
 def layer_forward(
-    x: Tensor, layer: Layer, heads: int, piece: Piece, noise: Noise | None, rate: float, save: bool, by: Products
+    x: Tensor,
+    layer: Layer,
+    heads: int,
+    piece: Piece,
+    noise: Noise | None,
+    rate: float,
+    save: bool,
+    by: Products,
+    ready: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
-    """One layer on the flat steps of a piece: x (T, d) -> (T, d)."""
+    """One layer on the flat steps of a piece: x (T, d) -> (T, d). `ready`: two (T, 3d) that add up to q, k and v."""
     T, d = x.shape
     grow = scale(rate) if noise is not None else 1.0
     flat = with_zero_row(T, 3 * d)
-    by.linear(x, layer.qkv, layer.qkv_bias, out=flat[:T])
+    if ready is None:
+        by.linear(x, layer.qkv, layer.qkv_bias, out=flat[:T])
+    else:
+        torch.add(*ready, out=flat[:T])
     q, k, v = piece.into_heads(flat, 3, heads)
     q.mul_((d // heads) ** -0.5)
     mixed = piece.out_of_heads(attend(piece, q, k, v, noise, rate, save, by).unsqueeze(0), 1, heads)
@@ -270,13 +294,16 @@ class Encode(torch.autograd.Function):
         rate: float,
         noise: Noise | None,
         by: Products,
+        save: bool,  # what the backward pass needs
         *weights: Tensor,  # embedding, its bias (features only), twelve a layer, final norm, its bias
     ) -> Tensor:
-        save = any(ctx.needs_input_grad[7:])
         embedding, bias, layers, (norm, norm_bias) = unpack(weights, tokens=values.dim() == 1)
         d = norm.numel()
         result = torch.empty(lengths.numel(), d)
         ctx.work = []
+        tables = None
+        if bias is None and noise is None and not save and len(lengths):
+            tables = projected(embedding, positions, layers[0], len(values), int(lengths[-1]), by)
         for piece in pieces(lengths):
             part = values[piece.steps]
             x = embedding.index_select(0, part) if bias is None else by.linear(part, embedding, bias)
@@ -284,8 +311,12 @@ class Encode(torch.autograd.Function):
             mask = noise.mask(x.shape, rate) if noise is not None else None
             if mask is not None:
                 keep_(x, mask).mul_(scale(rate))
+            ready = None
+            if tables is not None:
+                ready = tables[0].index_select(0, part), tables[1].index_select(0, piece.position)
             for layer in layers:
-                x = layer_forward(x, layer, heads, piece, noise, rate, save, by)
+                x = layer_forward(x, layer, heads, piece, noise, rate, save, by, ready)
+                ready = None
             out, mean, rstd = torch.native_layer_norm(x, (d,), norm, norm_bias, EPSILON)
             torch.mm(piece.averaging(), out, out=result[piece.rows])
             if save:
@@ -317,7 +348,7 @@ class Encode(torch.autograd.Function):
             else:
                 ctx.by.add_(d_embedding, dx.t(), part)
                 d_bias.add_(dx.sum(0))
-        return (None,) * 7 + tuple(grads)
+        return (None,) * 8 + tuple(grads)
 
 
 def unpack(weights: Sequence[Tensor], tokens: bool) -> tuple[Tensor, Tensor | None, list[Layer], tuple[Tensor, Tensor]]:

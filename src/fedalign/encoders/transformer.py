@@ -94,8 +94,11 @@ class TransformerEncoder(nn.Module):
         rate = self.options.dropout
         active = noise if levels(rate) else None
         positions = sinusoids(self.options.max_length, self.dim)
+        weights = self._weights()
+        # inside the function torch no longer tells whether gradients are wanted
+        save = torch.is_grad_enabled() and any(weight.requires_grad for weight in weights)
         found = _packed.Encode.apply(
-            values, lengths[empty:], positions, self.options.heads, rate, active, self.products, *self._weights()
+            values, lengths[empty:], positions, self.options.heads, rate, active, self.products, save, *weights
         )
         # back to the order given; empty rows stay zero
         return torch.zeros(len(x), self.dim).index_copy(0, order, found)
