@@ -20,7 +20,7 @@ test: $(VENV)/installed-dev
 	$(BIN)/python -m pytest
 
 test-network: $(VENV)/installed-extras
-	$(BIN)/python -m pytest -m network
+	$(BIN)/python -m pytest -m network -n 0
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .

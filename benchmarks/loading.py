@@ -23,15 +23,16 @@ from fedalign import config, experiment
 began = time.perf_counter()
 experiment.load(config.load(sys.argv[1]))
 seconds = time.perf_counter() - began
-print(json.dumps([seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024]))
+used = resource.getrusage(resource.RUSAGE_SELF)
+print(json.dumps([seconds, used.ru_maxrss / 1024, used.ru_utime + used.ru_stime]))
 """
 
 
 def measure(preset: str) -> list[float]:
-    """Seconds and peak megabytes of one reading, in a process of its own."""
+    """Seconds, peak megabytes and processor seconds of one reading, in a process of its own."""
     done = subprocess.run([sys.executable, "-c", PROGRAM, preset], stdout=subprocess.PIPE, text=True, check=True)
-    seconds, megabytes = json.loads(done.stdout)
-    return [seconds, megabytes]
+    seconds, megabytes, processor = json.loads(done.stdout)
+    return [seconds, megabytes, processor]
 
 
 def main(preset: str, as_json: bool) -> None:
@@ -40,13 +41,18 @@ def main(preset: str, as_json: bool) -> None:
     if kept.exists():
         kept.replace(aside)
     try:
-        first, peak = measure(preset)
+        first, peak, processor = measure(preset)
         again = [measure(preset) for _ in range(AGAIN)]
     finally:
         if aside.exists():
             aside.replace(kept)
-    cached = sorted(seconds for seconds, _ in again)
-    found = {"first": first, "cached": cached, "peak_mb": max(peak, *(megabytes for _, megabytes in again))}
+    cached = sorted(seconds for seconds, _, _ in again)
+    found = {
+        "first": first,
+        "cached": cached,
+        "peak_mb": max(peak, *(megabytes for _, megabytes, _ in again)),
+        "processor": {"first": processor, "cached": min(used for _, _, used in again)},
+    }
     if as_json:
         print(json.dumps(found))
         return

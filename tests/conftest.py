@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 from pathlib import Path
@@ -28,7 +29,10 @@ def real_data() -> Path:
     folder = Path(os.environ.get("FEDALIGN_DATA") or Path.home() / ".cache" / "fedalign" / "data")
     unpack = SHARED / "data" / "unpack"
     if unpack.is_file():
-        subprocess.run([unpack, folder], check=True, stdout=subprocess.DEVNULL)
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / ".unpacking").open("w") as lock:  # tests run in two processes
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            subprocess.run([unpack, folder], check=True, stdout=subprocess.DEVNULL)
     elif not folder.is_dir():
         pytest.skip("no published data on this machine; see `fedalign datasets`")
     return folder

@@ -387,7 +387,7 @@ PAYLOADS = [
     "a\u202eb",
     "\x1b[31mred",
     "two\nlines",
-    "x" * 200,
+    "x" * 300,
     "",
     "...",
 ]

@@ -165,13 +165,14 @@ def test_the_real_users_are_divided_as_in_the_paper(real: Path, clients: int) ->
 @pytest.mark.data
 @pytest.mark.slow
 def test_reading_the_real_users_is_quick_and_frugal(real: Path, tmp_path: Path) -> None:
-    """Within 30 s at first, 2 s from the cache and 3 GB: what benchmarks/loading.py measures."""
+    """Within 30 s of two cores at first, within 2 s from the cache, and 3 GB: what benchmarks/loading.py measures. In
+    processor seconds, which other work on the machine does not change; importing torch takes two of them."""
     (tmp_path / "extrasensory").symlink_to(real / "extrasensory")
     command = [sys.executable, Path(__file__).parents[1] / "benchmarks" / "loading.py", "es-5", "--json"]
     done = subprocess.run(
         command, env={**os.environ, "FEDALIGN_DATA": str(tmp_path)}, capture_output=True, text=True, check=True
     )
     found = json.loads(done.stdout)
-    assert found["first"] < 30
-    assert min(found["cached"]) < 2
+    assert found["processor"]["first"] < 60
+    assert found["processor"]["cached"] < 2 + 4
     assert found["peak_mb"] < 3000

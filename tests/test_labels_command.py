@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from fedalign import console
 from fedalign.config import Labels
 from fedalign.labels import cooccurrence, counts, vectors
 from federations import script
@@ -32,7 +33,8 @@ NAMES = "COOKING\nEATING\nFIX_walking\nLOC_home\nTALKING\nSURFING_THE_INTERNET\n
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(console.output, "width", 200)
+    monkeypatch.setattr(console.screen, "width", 200)
     script(tmp_path, "names.txt", NAMES)
     (tmp_path / "books").mkdir()
     for i in range(3):
