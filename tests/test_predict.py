@@ -141,8 +141,10 @@ def test_evaluate_scores_as_training_did(name: str) -> None:
 
 def test_a_name_that_a_spreadsheet_would_carry_out_is_quoted() -> None:
     target = io.StringIO()
-    asking.writer("csv", target, ["prediction"])([{"prediction": "=HYPERLINK(1)"}])
-    assert target.getvalue() == "prediction\n'=HYPERLINK(1)\n"
+    write = asking.writer("csv", target)
+    for name in ("=HYPERLINK(1)", "walking"):
+        write({"prediction": np.array([name], dtype=object)})
+    assert target.getvalue() == "prediction\n'=HYPERLINK(1)\nwalking\n"
 
 
 def test_memory_does_not_grow_with_the_input(tmp_path: Path) -> None:

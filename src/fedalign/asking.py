@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import csv
-import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
+import polars as pl
 import torch
 from torch import Tensor
 
@@ -23,7 +22,7 @@ from fedalign.reading import Reading, Records, limited, read
 from fedalign.trained import Model
 from fedalign.types import Sequences
 
-FORMULA = ("=", "+", "-", "@", "\t", "\r")  # beginnings that a spreadsheet would carry out
+FORMULA = r"^[=+\-@\t\r]"  # beginnings that a spreadsheet would carry out
 
 
 @dataclass(frozen=True)
@@ -104,26 +103,26 @@ def probabilities(model: Model, logits: Tensor) -> Tensor:
     return torch.softmax(logits, 1) if model.task == "single" else torch.sigmoid(logits)
 
 
-def chosen(model: Model, logits: Tensor, threshold: float | None) -> list[list[str]]:
-    """The names each row gets."""
+def chosen(model: Model, logits: Tensor, threshold: float | None) -> np.ndarray:
+    """(n,) the names each row gets, with ; between them."""
     limits = model.thresholds if threshold is None else torch.full((len(model.label_names),), threshold)
-    decided = metrics.decide(logits, model.task, limits)
-    return [[model.label_names[c] for c in row.nonzero().flatten().tolist()] for row in decided]
+    decided = metrics.decide(logits, model.task, limits).bool().numpy()
+    kinds, which = np.unique(decided, axis=0, return_inverse=True)  # few sets of names, many rows
+    texts = [";".join(model.label_names[c] for c in np.flatnonzero(kind)) for kind in kinds]
+    return np.array(texts, dtype=object)[which.ravel()]
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------
 
 
-def lines(model: Model, answer: Answer, top: int, threshold: float | None) -> list[dict[str, Any]]:
-    """One line a row: its number, the names it gets, and the likeliest classes with their probabilities."""
-    likely = probabilities(model, answer.logits)
-    values, order = likely.topk(min(top, likely.shape[1]), dim=1)
-    found = []
-    for i, names in enumerate(chosen(model, answer.logits, threshold)):
-        line: dict[str, Any] = {"row": int(answer.numbers[i]), "prediction": ";".join(names)}
-        for rank, (value, c) in enumerate(zip(values[i].tolist(), order[i].tolist(), strict=True), start=1):
-            line[f"class_{rank}"], line[f"probability_{rank}"] = model.label_names[c], round(value, 6)
-        found.append(line)
+def columns(model: Model, answer: Answer, top: int, threshold: float | None) -> dict[str, np.ndarray]:
+    """For each row its number, the names it gets, and the likeliest classes with their probabilities."""
+    values, order = probabilities(model, answer.logits).topk(min(top, len(model.label_names)), dim=1)
+    names = np.array(model.label_names, dtype=object)[order.numpy()]
+    likely = values.double().numpy().round(6)
+    found = {"row": np.asarray(answer.numbers), "prediction": chosen(model, answer.logits, threshold)}
+    for rank in range(names.shape[1]):
+        found[f"class_{rank + 1}"], found[f"probability_{rank + 1}"] = names[:, rank], likely[:, rank]
     return found
 
 
@@ -142,18 +141,25 @@ def whole_or_absent(path: Path | None, stream: IO[str]) -> Iterator[IO[str]]:
         part.unlink(missing_ok=True)
 
 
-def writer(kind: str, target: IO[str], columns: Sequence[str]) -> Callable[[list[dict[str, Any]]], None]:
-    """Writes lines as CSV or JSON lines."""
-    if kind == "jsonl":
-        return lambda rows: target.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-    table = csv.DictWriter(target, fieldnames=list(columns), lineterminator="\n")
-    table.writeheader()
-    return lambda rows: table.writerows({key: harmless(value) for key, value in row.items()} for row in rows)
+def writer(kind: str, target: IO[str]) -> Callable[[dict[str, np.ndarray]], None]:
+    """Writes columns as CSV or JSON lines, some rows at a time."""
+    heads = iter([True])
 
+    def write(found: dict[str, np.ndarray]) -> None:
+        texts = [name for name, values in found.items() if values.dtype == object]
+        frame = pl.DataFrame({**found, **{name: pl.Series(found[name].tolist(), dtype=pl.String) for name in texts}})
+        if kind == "jsonl":
+            target.write(frame.write_ndjson())
+            return
+        # a label name that a spreadsheet would take for a formula gets a quote before it
+        dangers = [pl.col(name).str.contains(FORMULA) for name in texts]
+        quoted = [
+            pl.when(danger).then(pl.concat_str(pl.lit("'"), name)).otherwise(name).alias(name)
+            for danger, name in zip(dangers, texts, strict=True)
+        ]
+        target.write(frame.with_columns(quoted).write_csv(include_header=next(heads, False)))
 
-def harmless(value: Any) -> Any:
-    """A label name that a spreadsheet would take for a formula gets a quote before it."""
-    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value
+    return write
 
 
 # --- measuring -------------------------------------------------------------------------------------------------------

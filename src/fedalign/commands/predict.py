@@ -54,12 +54,10 @@ def command(
         skip = skipped.append if skip_empty else None
         with screen.status("predicting") as status:
             for answer in asking.answers(model, path, reading, labelled=False, skip=skip, cut=cut.append):
-                found = asking.lines(model, answer, top, threshold)
                 if write is None:
-                    kind = "jsonl" if out is not None and out.suffix == ".jsonl" else "csv"
-                    write = asking.writer(kind, target, list(found[0]))
-                write(found)
-                done += len(found)
+                    write = asking.writer("jsonl" if out is not None and out.suffix == ".jsonl" else "csv", target)
+                write(asking.columns(model, answer, top, threshold))
+                done += len(answer.numbers)
                 status.update(f"{done:,} rows, {done / (time.perf_counter() - began):,.0f} a second")
         if write is None:
             raise UserError(f"{source} holds no row to predict")
