@@ -1,0 +1,103 @@
+"""Seconds a round of the same federation: in this process, in Flower's Ray simulation, over Flower on loopback; and an
+empty Flower app that sends the same weights there and back and does nothing with them.
+
+    python benchmarks/engines.py [ROUNDS]
+
+Three parties of examples/clinics. The first round is left out, because it starts processes.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tests"))
+CLINICS = ROOT / "examples" / "clinics"
+FILES = {"east": "east.csv", "north": "north.csv", "south": "south.jsonl"}
+
+EMPTY = """
+import json, time
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import ServerApp
+server_app, client_app = ServerApp(), ClientApp()
+
+@server_app.main()
+def main(grid, context):
+    weights = ArrayRecord({f"w{i}": Array(torch.zeros(size).numpy()) for i, size in enumerate(SIZES)})
+    while len(list(grid.get_node_ids())) < 3:
+        time.sleep(0.2)
+    nodes, seconds = list(grid.get_node_ids()), []
+    for number in range(ROUNDS):
+        began = time.perf_counter()
+        content = RecordDict({"weights": weights})
+        messages = [Message(content, node, MessageType.TRAIN, group_id=str(number)) for node in nodes]
+        assert len(list(grid.send_and_receive(messages, timeout=300))) == 3
+        seconds.append(time.perf_counter() - began)
+    open(OUT, "w").write(json.dumps(seconds))
+
+@client_app.train()
+def train(message, context):
+    return Message(RecordDict({"weights": message.content["weights"]}), reply_to=message)
+"""
+
+
+def seconds(folder: Path) -> list[float]:
+    lines = (folder / "timing.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line)["seconds"] for line in lines]
+
+
+def show(name: str, found: list[float]) -> float:
+    middle = statistics.median(found[1:])
+    print(
+        f"{name:32} {middle:6.2f} s a round (median of {len(found) - 1}, {min(found[1:]):.2f} to {max(found[1:]):.2f})"
+    )
+    return middle
+
+
+def main(rounds: int) -> None:
+    from fedalign import config as configs
+    from fedalign import experiment
+    from fedalign.deployment import kit
+    from flower_network import network
+
+    plain = configs.load(str(CLINICS / "fedalign.toml"), rounds=rounds)
+    config = kit.for_parties(plain)
+    with tempfile.TemporaryDirectory() as name:
+        place = Path(name)
+        for engine in ("local", "flower"):
+            settings = configs.overlaid(plain, {"engine": {"name": engine}})
+            experiment.run(settings, place / engine)
+            show({"local": "in this process", "flower": "Flower, Ray simulation"}[engine], seconds(place / engine))
+        sizes = [value.numel() for value in experiment.plan(plain).model.arrays().values()]
+        for what in ("empty", "ours"):
+            with network(place / what, secure=True) as net:
+                for party, file in FILES.items():
+                    net.register(party)
+                    memory = place / what / "memory"
+                    net.supernode(party, f'data="{CLINICS / file}" party="{party}" memory="{memory}"')
+                out = place / what / "run"
+                app = kit.write_app(
+                    place / what / "app", config, out=str(out), parties=3, wait=120, timeout=300, evaluate_every=1000
+                )
+                if what == "empty":
+                    text = (
+                        EMPTY.replace("SIZES", str(sizes)).replace("ROUNDS", str(rounds)).replace("OUT", repr(str(out)))
+                    )
+                    (app / "fedalign_app.py").write_text(text, encoding="utf-8")
+                said = net.run(app, timeout=900)
+                if not out.exists():
+                    sys.exit(said)
+                if what == "empty":
+                    show("Flower on loopback, empty app", json.loads(out.read_text(encoding="utf-8")))
+                else:
+                    show("Flower on loopback, fedalign", seconds(out))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 8)
