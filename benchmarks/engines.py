@@ -25,7 +25,8 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
-server_app, client_app = ServerApp(), ClientApp()
+server_app = ServerApp()
+client_app = ClientApp()
 
 @server_app.main()
 def main(grid, context):

@@ -14,7 +14,7 @@ from fedalign import rooms
 PACKAGE = Path(fedalign.__file__).parent
 ROOT = PACKAGE.parents[1]
 ORDER = [  # a file imports only from its own line (never itself) or lines above it
-    {"errors", "keys", "files", "words", "defaults"},
+    {"errors", "keys", "files", "words", "defaults", "allocation"},
     {"types", "noise", "rooms", "datafolder", "formats", "matrix"},
     {"inputs", "config", "memory", "cache"},
     {"losses", "aggregate", "alignment", "metrics", "model", "encoders"},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -18,6 +19,7 @@ from torch.nn import functional as F
 
 import fedalign
 from fedalign import metrics, newclass, rooms
+from fedalign.allocation import keep_freed_memory
 from fedalign.config import Labels
 from fedalign.errors import UserError, nearest
 from fedalign.files import write_atomically
@@ -98,6 +100,7 @@ class Model:
 
     def logits(self, rows: Any) -> Tensor:
         """(n, C) for raw rows: texts, recordings, or a table of numbers."""
+        keep_freed_memory()
         x = self.prepared(rows)
         order = torch.arange(len(x))
         if isinstance(x, Sequences):
@@ -112,7 +115,7 @@ class Model:
         if len(parts) < 2:
             found: Iterable[Tensor] = map(score, parts)
         else:
-            with ThreadPoolExecutor(initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            with ThreadPoolExecutor(_cores(), initializer=torch.set_num_threads, initargs=(1,)) as pool:
                 found = list(pool.map(score, parts))
         for part, values in zip(parts, found, strict=True):
             result[part] = values
@@ -200,6 +203,10 @@ class Model:
         thresholds = None if self.thresholds is None else torch.cat([self.thresholds, torch.tensor([0.5])])
         network = DualEncoder(self.network.data_encoder, head, self.task)
         return replace(self, network=network, label_names=(*self.label_names, name), thresholds=thresholds)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def read_card(folder: Path) -> dict[str, Any]:

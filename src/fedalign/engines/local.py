@@ -21,6 +21,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fedalign import metrics
+from fedalign.allocation import keep_freed_memory
 from fedalign.client import Onlooker, Workbench, visit
 from fedalign.federate import Plan, Reply
 from fedalign.memory import ClientMemory
@@ -39,6 +40,7 @@ class Local:
 
     @contextmanager
     def open(self, plan: Plan, memory: ClientMemory | None = None) -> Iterator[LocalEngine]:
+        keep_freed_memory()
         keyed = bool(getattr(plan.model.data_encoder, "keyed", False))
         # an encoder that draws from torch's global generator must not share it between threads
         workers = (self.workers or cores()) if keyed else 1
