@@ -3,12 +3,16 @@ empty Flower app that sends the same weights there and back and does nothing wit
 
     python benchmarks/engines.py [ROUNDS]
 
-Three parties of examples/clinics. The first round is left out, because it starts processes.
+Three parties of examples/clinics. The first round is left out of the medians, because it starts processes. Flower looks
+for messages every few seconds, so its wall times come in steps; processor seconds of all its processes do not.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import resource
 import statistics
 import sys
 import tempfile
@@ -16,6 +20,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
+
+from flower_network import Network, descendants, network  # noqa: E402
+
 CLINICS = ROOT / "examples" / "clinics"
 FILES = {"east": "east.csv", "north": "north.csv", "south": "south.jsonl"}
 
@@ -53,6 +60,20 @@ def seconds(folder: Path) -> list[float]:
     return [json.loads(line)["seconds"] for line in lines]
 
 
+def processor_seconds(pids: list[int]) -> float:
+    """Of these processes and of their children that have ended."""
+    total = 0
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            total += sum(int(field) for field in fields[11:15])
+    return total / os.sysconf("SC_CLK_TCK")
+
+
+def all_of(net: Network) -> list[int]:
+    return [pid for process in net.processes.values() for pid in (process.pid, *descendants(process.pid))]
+
+
 def show(name: str, found: list[float]) -> float:
     middle = statistics.median(found[1:])
     print(
@@ -65,7 +86,6 @@ def main(rounds: int) -> None:
     from fedalign import config as configs
     from fedalign import experiment
     from fedalign.deployment import kit
-    from flower_network import network
 
     plain = configs.load(str(CLINICS / "fedalign.toml"), rounds=rounds)
     config = kit.for_parties(plain)
@@ -73,7 +93,10 @@ def main(rounds: int) -> None:
         place = Path(name)
         for engine in ("local", "flower"):
             settings = configs.overlaid(plain, {"engine": {"name": engine}})
+            before = sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
             experiment.run(settings, place / engine)
+            if engine == "local":
+                training = (sum(resource.getrusage(resource.RUSAGE_SELF)[:2]) - before) / rounds
             show({"local": "in this process", "flower": "Flower, Ray simulation"}[engine], seconds(place / engine))
         sizes = [value.numel() for value in experiment.plan(plain).model.arrays().values()]
         for what in ("empty", "ours"):
@@ -91,13 +114,20 @@ def main(rounds: int) -> None:
                         EMPTY.replace("SIZES", str(sizes)).replace("ROUNDS", str(rounds)).replace("OUT", repr(str(out)))
                     )
                     (app / "fedalign_app.py").write_text(text, encoding="utf-8")
+                before = processor_seconds(all_of(net))
                 said = net.run(app, timeout=900)
+                spent = (processor_seconds(all_of(net)) - before) / rounds
                 if not out.exists():
                     sys.exit(said)
                 if what == "empty":
                     show("Flower on loopback, empty app", json.loads(out.read_text(encoding="utf-8")))
+                    empty = spent
                 else:
                     show("Flower on loopback, fedalign", seconds(out))
+        print(
+            f"processor seconds a round: empty app {empty:.1f}; ours {spent:.1f}, of which training is {training:.1f}; "
+            f"ours beyond that costs {100 * (spent - training - empty) / empty:+.0f} % of the empty app"
+        )
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 """How freed memory is kept. glibc gives large blocks back to the system at once and asks for them again a millisecond
-later; each time the system clears every page. Blocks of some megabytes come and go all the time here, and that took half
+later; each time the system clears every page. Blocks of some megabytes come and go here all the time; that took half
 the time of a prediction."""
 
 from __future__ import annotations
