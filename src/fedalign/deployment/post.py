@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from flwr.app import Message, RecordDict
     from flwr.serverapp import Grid
 
-PAUSE = 0.2  # seconds between looks for replies or nodes
+PAUSE, LONGEST = 0.5, 3.0  # seconds between looks for replies or nodes: more and more, for each look costs both sides
 Log = Callable[[str], None]
 
 
@@ -99,7 +99,7 @@ class Post:
         ]
         sent = dict(zip(self.grid.push_messages(letters), wanted, strict=True))
         found: dict[int, Message | str] = {}
-        deadline = time.monotonic() + timeout
+        deadline, pause = time.monotonic() + timeout, PAUSE
         while len(found) < len(sent) and time.monotonic() < deadline:
             waiting = [number for number, node in sent.items() if node not in found]
             for message in self.grid.pull_messages(waiting):
@@ -107,7 +107,9 @@ class Post:
                 node = sent.get(message.metadata.reply_to_message_id)
                 if node is not None and node not in found:
                     found[node] = reason_of(message) or message
-            time.sleep(PAUSE)
+            if len(found) < len(sent):
+                time.sleep(min(pause, max(deadline - time.monotonic(), 0)))
+                pause = min(1.5 * pause, LONGEST)
         return {node: found.get(node, f"no reply within {timeout:.0f} s") for node in wanted}
 
 
