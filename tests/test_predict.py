@@ -284,6 +284,7 @@ def test_a_card_takes_names_for_words_only() -> None:
 
 
 def test_an_encoder_that_onnx_cannot_hold_is_named() -> None:
+    pytest.importorskip("onnxscript", reason="the onnx extra is not installed")
     model = Model.load(run_of("machines"))
     model.network.data_encoder = torch.nn.Linear(3, 3)
     with pytest.raises(UserError, match="not Linear"):
