@@ -16,6 +16,8 @@ import resource
 import statistics
 import sys
 import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -40,14 +42,14 @@ def main(grid, context):
     weights = ArrayRecord({f"w{i}": Array(torch.zeros(size).numpy()) for i, size in enumerate(SIZES)})
     while len(list(grid.get_node_ids())) < 3:
         time.sleep(0.2)
-    nodes, seconds = list(grid.get_node_ids()), []
+    nodes = list(grid.get_node_ids())
     for number in range(ROUNDS):
         began = time.perf_counter()
         content = RecordDict({"weights": weights})
         messages = [Message(content, node, MessageType.TRAIN, group_id=str(number)) for node in nodes]
         assert len(list(grid.send_and_receive(messages, timeout=300))) == 3
-        seconds.append(time.perf_counter() - began)
-    open(OUT, "w").write(json.dumps(seconds))
+        with open(OUT, "a") as file:
+            file.write(json.dumps({"seconds": time.perf_counter() - began}) + "\\n")
 
 @client_app.train()
 def train(message, context):
@@ -55,8 +57,8 @@ def train(message, context):
 """
 
 
-def seconds(folder: Path) -> list[float]:
-    lines = (folder / "timing.jsonl").read_text(encoding="utf-8").splitlines()
+def seconds(path: Path) -> list[float]:
+    lines = path.read_text(encoding="utf-8").splitlines()
     return [json.loads(line)["seconds"] for line in lines]
 
 
@@ -88,7 +90,7 @@ def main(rounds: int) -> None:
     from fedalign.deployment import kit
 
     plain = configs.load(str(CLINICS / "fedalign.toml"), rounds=rounds)
-    config = kit.for_parties(plain)
+    config, empty = kit.for_parties(plain), 0.0
     with tempfile.TemporaryDirectory() as name:
         place = Path(name)
         for engine in ("local", "flower"):
@@ -97,7 +99,10 @@ def main(rounds: int) -> None:
             experiment.run(settings, place / engine)
             if engine == "local":
                 training = (sum(resource.getrusage(resource.RUSAGE_SELF)[:2]) - before) / rounds
-            show({"local": "in this process", "flower": "Flower, Ray simulation"}[engine], seconds(place / engine))
+            show(
+                {"local": "in this process", "flower": "Flower, Ray simulation"}[engine],
+                seconds(place / engine / "timing.jsonl"),
+            )
         sizes = [value.numel() for value in experiment.plan(plain).model.arrays().values()]
         for what in ("empty", "ours"):
             with network(place / what, secure=True) as net:
@@ -114,16 +119,19 @@ def main(rounds: int) -> None:
                         EMPTY.replace("SIZES", str(sizes)).replace("ROUNDS", str(rounds)).replace("OUT", repr(str(out)))
                     )
                     (app / "fedalign_app.py").write_text(text, encoding="utf-8")
-                before = processor_seconds(all_of(net))
-                said = net.run(app, timeout=900)
-                spent = (processor_seconds(all_of(net)) - before) / rounds
+                times = out if what == "empty" else out / "timing.jsonl"
+                with ThreadPoolExecutor() as pool:
+                    running = pool.submit(net.run, app, timeout=900)
+                    used = {}  # rounds done -> processor seconds
+                    while not running.done():
+                        done = len(times.read_text().splitlines()) if times.exists() else 0
+                        used.setdefault(done, processor_seconds(all_of(net)))
+                        time.sleep(0.2)
+                said, spent = running.result(), (used.get(rounds, 0) - used.get(1, 0)) / (rounds - 1)
                 if not out.exists():
                     sys.exit(said)
-                if what == "empty":
-                    show("Flower on loopback, empty app", json.loads(out.read_text(encoding="utf-8")))
-                    empty = spent
-                else:
-                    show("Flower on loopback, fedalign", seconds(out))
+                show(f"Flower on loopback, {'empty app' if what == 'empty' else 'fedalign'}", seconds(times))
+                empty = spent if what == "empty" else empty
         print(
             f"processor seconds a round: empty app {empty:.1f}; ours {spent:.1f}, of which training is {training:.1f}; "
             f"ours beyond that costs {100 * (spent - training - empty) / empty:+.0f} % of the empty app"
