@@ -126,6 +126,13 @@ def test_mistakes_are_named(arguments: list[str], message: str, capsys: pytest.C
     assert message in capsys.readouterr().err.replace("\n", " ")
 
 
+def test_a_comparison_goes_on_for_more_rounds(preset: str, tmp_path: Path) -> None:
+    for rounds in (1, 2):
+        cells = comparison.grid(preset, ["fedavg"], 1, tmp_path / "all", rounds=rounds)
+        list(comparison.play(cells, lambda cell: experiment.Watch()))
+        assert len((cells[0].folder / "metrics.jsonl").read_text().splitlines()) == rounds
+
+
 def test_another_configuration_in_the_same_folder_is_refused(preset: str, tmp_path: Path) -> None:
     out = tmp_path / "all"
     first = comparison.grid(preset, ["fedavg"], 1, out)

@@ -87,3 +87,17 @@ def test_unknown_presets_and_unreadable_files(tmp_path: Path) -> None:
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(UserError, match="is not valid TOML"):
         config.load(str(tmp_path / "binary.toml"))
+
+
+def test_another_source_of_label_vectors_does_not_take_over_the_file() -> None:
+    assert config.load("r8-8").labels.file == "r8"
+    assert config.load("r8-8", ["labels.source=sentence"]).labels.file == ""
+    assert config.load("r8-8", ["labels.source=counts"]).labels.file == "r8"
+
+
+def test_the_order_of_settings_does_not_matter() -> None:
+    given = ["algorithm.mu=0.5", "labels.file=mine.csv", "algorithm.name=fedprox", "labels.source=table"]
+    one, other = (config.load("r8-8", order) for order in (given, given[::-1]))
+    assert one == other
+    assert one.algorithm.options["mu"] == 0.5
+    assert one.labels.file.endswith("mine.csv")

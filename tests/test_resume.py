@@ -167,6 +167,18 @@ def test_resuming_a_finished_run_changes_nothing(undisturbed: Path) -> None:
     assert outcome(undisturbed) == before
 
 
+def test_a_finished_run_goes_on_for_more_rounds_as_if_it_had_never_ended(undisturbed: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    wanted = settings()
+    experiment.run(wanted.model_copy(update={"rounds": wanted.rounds - 1}), out)
+    assert fedalign("run", out, "--resume", "--rounds", str(wanted.rounds)) == 0
+    assert outcome(out) == outcome(undisturbed)
+    assert (out / "config.toml").read_text() == (undisturbed / "config.toml").read_text()
+    with pytest.raises(UserError, match=rf"has {wanted.rounds} rounds already; ask for as many or more"):
+        experiment.run(wanted.model_copy(update={"rounds": 1}), out, resume=True)
+    assert outcome(out) == outcome(undisturbed)
+
+
 def test_old_checkpoints_are_removed(undisturbed: Path) -> None:
     names = [path.name for path in (undisturbed / "checkpoint").iterdir()]
     assert sum(name.startswith("server-") for name in names) == 2

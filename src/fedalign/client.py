@@ -16,6 +16,7 @@ from fedalign.errors import UserError
 from fedalign.keys import seeded
 from fedalign.model import DualEncoder
 from fedalign.noise import Noise
+from fedalign.optimizers import SGD, Adam, Group, Optimizer
 from fedalign.types import Arrays, Examples, Server, Update, Visit
 
 OPTIMIZER = "optimizer:"  # prefix of the optimiser's part of a client's memory; the rest belongs to the algorithm
@@ -79,7 +80,7 @@ def _visit(
     needed = algorithm.carries_loss(now)
     phases = algorithm.phases(model)
     optimizers = [make_optimizer(model, phase, config) for phase in phases]
-    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    names = {parameter: name for name, parameter in model.named_parameters()}
     if config.keep_optimizer:
         for optimizer in optimizers:
             restore(optimizer, names, memory)
@@ -101,9 +102,7 @@ def labelled_rows(data: Examples) -> int:
     return int(((data.y > 0) & data.known & data.classes).any(1).sum())
 
 
-def step(
-    algorithm: Algorithm, now: Visit, batch: Examples, phase: list[nn.Parameter], optimizer: torch.optim.Optimizer
-) -> None:
+def step(algorithm: Algorithm, now: Visit, batch: Examples, phase: list[nn.Parameter], optimizer: Optimizer) -> None:
     now.model.train_only(phase)
     loss = algorithm.objective(now, batch)
     gradients: tuple[Tensor | None, ...] = (None,) * len(phase)
@@ -124,16 +123,14 @@ def batches(n: int, size: int, noise: Noise) -> Iterator[Tensor]:
     yield from noise.permutation(n).split(size)
 
 
-def make_optimizer(model: DualEncoder, phase: list[nn.Parameter], config: Training) -> torch.optim.Optimizer:
+def make_optimizer(model: DualEncoder, phase: list[nn.Parameter], config: Training) -> Optimizer:
     labels = {id(parameter) for parameter in model.label_parameters()}
     groups = [
-        {"params": [p for p in phase if id(p) not in labels], "lr": config.lr},
-        {"params": [p for p in phase if id(p) in labels], "lr": config.label_lr or config.lr},
+        Group([p for p in phase if id(p) not in labels], config.lr),
+        Group([p for p in phase if id(p) in labels], config.label_lr or config.lr),
     ]
-    groups = [group for group in groups if group["params"]]
-    if config.optimizer == "sgd":
-        return torch.optim.SGD(groups, lr=config.lr, momentum=config.momentum)
-    return torch.optim.Adam(groups, lr=config.lr, fused=True)
+    groups = [group for group in groups if group.parameters]
+    return SGD(groups, config.momentum) if config.optimizer == "sgd" else Adam(groups)
 
 
 def check_memory(model: DualEncoder, memory: Arrays) -> None:
@@ -148,20 +145,21 @@ def check_memory(model: DualEncoder, memory: Arrays) -> None:
             )
 
 
-def stored(optimizer: torch.optim.Optimizer, names: dict[int, str]) -> Arrays:
+def stored(optimizer: Optimizer, names: dict[nn.Parameter, str]) -> Arrays:
     """The optimiser's state as named arrays."""
     return {
-        f"{OPTIMIZER}{field}:{names[id(parameter)]}": value.detach().clone()
-        for parameter, state in optimizer.state.items()
+        f"{OPTIMIZER}{field}:{names[parameter]}": value.clone()
+        for parameter, state in optimizer.stored()
         for field, value in state.items()
-        if isinstance(value, Tensor)
     }
 
 
-def restore(optimizer: torch.optim.Optimizer, names: dict[int, str], memory: Arrays) -> None:
-    parameters = {names[id(p)]: p for group in optimizer.param_groups for p in group["params"]}
+def restore(optimizer: Optimizer, names: dict[nn.Parameter, str], memory: Arrays) -> None:
+    parameters = {name: parameter for parameter, name in names.items()}
+    found: dict[nn.Parameter, dict[str, Tensor]] = {}
     for key, value in memory.items():
         if key.startswith(OPTIMIZER):
             field, name = key.removeprefix(OPTIMIZER).split(":", 1)
             if name in parameters:
-                optimizer.state[parameters[name]][field] = value.clone()
+                found.setdefault(parameters[name], {})[field] = value.clone()
+    optimizer.restore(found)

@@ -96,13 +96,13 @@ def rates(base: Config, chosen: Method) -> list[float | None]:
 
 
 def play(cells: Sequence[Cell], watch: Callable[[Cell], experiment.Watch]) -> Iterator[Cell]:
-    """Runs what is not finished yet, resuming what was begun."""
+    """Runs what is not finished yet, resuming what was begun, or finished with fewer rounds."""
     for cell in cells:
         folder = RunFolder(cell.folder)
-        if folder.finished:
+        begun = (cell.folder / "config.toml").is_file()
+        if begun:
             folder.check_same(cell.config)
-        else:
-            begun = (cell.folder / "config.toml").is_file()
+        if not folder.finished_with(cell.config):
             experiment.run(cell.config, cell.folder, resume=begun, watch=watch(cell))
         yield cell
 

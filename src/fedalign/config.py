@@ -111,11 +111,8 @@ def load(source: str, overrides: Iterable[str] = (), **changes: Any) -> Config:
     table = _read(source)
     if source not in presets():
         _complete_paths(table, Path(source).resolve().parent)
-    for override in overrides:
-        _set(table, *_parse(override))
-    for key, value in changes.items():
-        if value is not None:
-            _set(table, key.split("."), value)
+    given = [(key.split("."), value) for key, value in changes.items() if value is not None]
+    _set_all(table, [*map(_parse, overrides), *given])
     _complete_paths(table, Path.cwd())
     return from_table(table, where=source)
 
@@ -123,8 +120,7 @@ def load(source: str, overrides: Iterable[str] = (), **changes: Any) -> Config:
 def changed(table: Mapping[str, Any], changes: Mapping[str, Any]) -> Config:
     """A table of settings with some changed by dotted key; paths are relative to the working folder."""
     copy = {key: dict(value) if isinstance(value, Mapping) else value for key, value in table.items()}
-    for key, value in changes.items():
-        _set(copy, key.split("."), value)
+    _set_all(copy, [(key.split("."), value) for key, value in changes.items()])
     _complete_paths(copy, Path.cwd())
     return from_table(copy)
 
@@ -221,6 +217,16 @@ def _parse(override: str) -> tuple[list[str], Any]:
     return key.strip().split("."), value
 
 
+def _set_all(table: dict[str, Any], changes: list[tuple[list[str], Any]]) -> None:
+    """Choices first, in whatever order they were written: a choice drops what belonged to the one before it."""
+    for path, value in sorted(changes, key=lambda change: not _chooses(change[0])):
+        _set(table, path, value)
+
+
+def _chooses(path: list[str]) -> bool:
+    return path == ["labels", "source"] or (len(path) == 2 and path[1] == "name")
+
+
 def _set(table: dict[str, Any], path: list[str], value: Any) -> None:
     *parents, last = path
     for parent in parents:
@@ -229,8 +235,11 @@ def _set(table: dict[str, Any], path: list[str], value: Any) -> None:
             raise UserError(f"{'.'.join(path)}: {parent!r} is a value, not a section")
     if isinstance(table.get(last), dict) and not isinstance(value, dict):
         raise UserError(f"{'.'.join(path)} is a section; set one of its keys, for example {'.'.join(path)}.name")
-    if last == "name" and parents and table.get("name") not in (None, value):
-        table.clear()  # another algorithm, data set or encoder does not take over the old one's options
+    if _chooses(path) and table.get(last) not in (None, value):
+        if last == "name":
+            table.clear()  # another algorithm, data set or encoder does not take over the old one's options
+        else:
+            table.pop("file", None)  # of the source before it
     table[last] = value
 
 

@@ -74,17 +74,28 @@ class RunFolder:
         return cls(path)
 
     def check_same(self, config: Config) -> None:
-        """A run is resumed with its own configuration or not at all; how it is carried out may change."""
+        """A run goes on with its own configuration or not at all; only how it is carried out may change, and for how
+        many rounds."""
         from fedalign import config as configs
 
         stored = configs.load(str(self.path / "config.toml"))
-        ours, theirs = (c.model_copy(update={"engine": config.engine}).model_dump() for c in (config, stored))
+        free = {"engine": config.engine, "rounds": config.rounds}
+        ours, theirs = (c.model_copy(update=free).model_dump() for c in (config, stored))
         different = sorted(_differences(ours, theirs))
         if different:
             raise UserError(
                 f"{self.path} was begun with another configuration ({', '.join(different[:4])}); "
                 f"resume it with `fedalign run {self.path} --resume`, or give another --out"
             )
+        done = (self._read_state(STATE) or {"round": 0})["round"]
+        if done > config.rounds:
+            raise UserError(f"{self.path} has {done} rounds already; ask for as many or more, or give another --out")
+
+    def keep(self, config: Config) -> None:
+        """Writes down what the run goes on with; one that was finished is so no longer if it gets more rounds."""
+        if not self.finished_with(config):
+            (self.path / "result.json").unlink(missing_ok=True)
+        write_atomically(self.path / "config.toml", to_toml(config))
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -227,6 +238,13 @@ class RunFolder:
         write_atomically(self.path / "labels.json", json.dumps(labels, indent=1, ensure_ascii=False))
         write_atomically(self.path / "result.json", json.dumps(result, indent=1))
         sync_folder(self.path)
+
+    def finished_with(self, config: Config) -> bool:
+        try:
+            result = json.loads((self.path / "result.json").read_text(encoding="utf-8"))
+            return int(result["rounds"]) >= config.rounds
+        except (OSError, ValueError, KeyError, TypeError):
+            return False
 
     @property
     def finished(self) -> bool:

@@ -38,7 +38,7 @@ def seconds_left(cells: Sequence[Cell], rebuilder: Rebuilder) -> float:
 
 def rounds_done(cell: Cell) -> int:
     folder = RunFolder(cell.folder)
-    if folder.finished:
+    if folder.finished_with(cell.config):
         return cell.config.rounds
     saved = folder.newest()
     return 0 if saved is None else saved.round
