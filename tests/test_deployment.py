@@ -5,6 +5,9 @@ from __future__ import annotations
 import csv
 import dataclasses
 import json
+import stat
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,10 +22,14 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from conftest import ROOT
 from fedalign import config as configs
 from fedalign import messages
+from fedalign.agreement import agree
 from fedalign.config import Config, to_toml
 from fedalign.deployment import kit, party, server
+from fedalign.deployment.rows import FileRows
 from fedalign.errors import UserError
+from fedalign.terms import Agreed
 from fedalign.trained import Model
+from fedalign.types import Examples
 from loopback_grid import LoopbackGrid
 
 pytestmark = [pytest.mark.flower, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
@@ -311,6 +318,66 @@ def test_a_party_keeps_its_memory_of_two_rounds_at_most(tmp_path: Path) -> None:
     memory.keep(2, {"x": torch.tensor([20.0])})  # the server went back a round: what came after is void
     assert float(memory.before(9, (), 0)["x"]) == 20.0
     assert party.Memory(tmp_path, "../../other").folder.parent == tmp_path  # a run's key is not a path
+
+
+def agreed_and_here(folder: Path) -> tuple[party.Here, Agreed]:
+    file = folder / "east.csv"
+    file.write_bytes((CLINICS / "east.csv").read_bytes())
+    here = party.Here.from_node(to_toml(settings()), node(folder, file))
+    rows = FileRows(here)
+    return here, agree([rows.offer()], rows.files.wording)[0]
+
+
+def same(one: dict[str, Examples], other: dict[str, Examples]) -> bool:
+    ours, theirs = party.flat(one), party.flat(other)
+    assert ours.keys() == theirs.keys()
+    return all(torch.equal(x, theirs[key]) and x.dtype == theirs[key].dtype for key, x in ours.items())
+
+
+def test_a_partys_file_is_read_once_and_again_when_it_or_the_agreement_changes(tmp_path: Path) -> None:
+    here, agreed = agreed_and_here(tmp_path)
+    read = FileRows(here).parts(agreed)
+    assert same(here.parts(agreed), read)
+    kept = here.folder / "rows.safetensors"
+    assert stat.S_IMODE(kept.stat().st_mode) == 0o600  # rows are nobody else's business
+    written = kept.stat().st_mtime_ns
+    assert same(here.parts(agreed), read)
+    assert kept.stat().st_mtime_ns == written
+    wider = agreed.model_copy(update={"label_names": (*agreed.label_names, "scurvy")})
+    assert here.parts(wider)["train"].y.shape[1] == len(agreed.label_names) + 1
+    assert here.data is not None
+    lines = here.data.read_text().splitlines(keepends=True)
+    here.data.write_text("".join([*lines, lines[1]]))
+    assert len(here.parts(agreed)["train"]) == len(read["train"]) + 1
+    kept.write_bytes(kept.read_bytes()[:-9])  # damaged: read anew
+    assert len(here.parts(agreed)["train"]) == len(read["train"]) + 1
+
+
+def test_where_rows_cannot_be_kept_they_are_read_each_time(tmp_path: Path) -> None:
+    here, agreed = agreed_and_here(tmp_path)
+    (tmp_path / "memory").write_text("a file where the folder would be")
+    assert same(here.parts(agreed), FileRows(here).parts(agreed))
+
+
+def test_a_later_message_imports_neither_readers_of_files_nor_the_compiler(tmp_path: Path) -> None:
+    """Every message is answered by a new process, so what it imports is paid for in every round."""
+    here, agreed = agreed_and_here(tmp_path)
+    here.parts(agreed)
+    code = (
+        "import sys\n"
+        "from fedalign.deployment import party\n"
+        "from fedalign.terms import Agreed\n"
+        "text, node, agreed = sys.argv[1], eval(sys.argv[2]), Agreed.model_validate_json(sys.argv[3])\n"
+        "here = party.Here.from_node(text, node)\n"
+        "rows = here.parts(agreed)\n"
+        "algorithm, bench = party.built(text, agreed.model_dump_json())\n"
+        "party.visit(algorithm, bench, algorithm.start(bench.model, 1), rows['train'], {}, here.config.training,"
+        " (0, 1, 0))\n"
+        "print([name for name in ('polars', 'torch._dynamo', 'sklearn', 'scipy') if name in sys.modules])"
+    )
+    told = [to_toml(settings()), repr(node(tmp_path, tmp_path / "east.csv")), agreed.model_dump_json()]
+    done = subprocess.run([sys.executable, "-c", code, *told], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "[]", done.stderr
 
 
 # --- joining ---------------------------------------------------------------------------------------------------------

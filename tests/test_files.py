@@ -12,11 +12,12 @@ import pytest
 import torch
 
 from fedalign import agreement, config, experiment, metrics, rooms
-from fedalign.agreement import Agreed, Offer, Wording, agree, offer
+from fedalign.agreement import agree, offer
 from fedalign.datasets.files import Files, hold_out, read_aliases
 from fedalign.errors import UserError
 from fedalign.inputs import Features, Moments, Scaling, Text, shared_vocabulary
 from fedalign.reading import read_all
+from fedalign.terms import Agreed, Offer, Wording
 from fedalign.types import Examples, Federation, Party, Sequences
 from federations import play
 from written import FORMATS, script, write

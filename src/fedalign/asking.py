@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from fedalign import agreement, metrics
-from fedalign.agreement import Agreed
 from fedalign.errors import UserError
 from fedalign.formats import open_table, printable
 from fedalign.inputs import Features, Text
 from fedalign.reading import Reading, Records, limited, read
+from fedalign.terms import Agreed
 from fedalign.trained import Model
 from fedalign.types import Sequences
 

@@ -38,15 +38,20 @@ class Prepared:
 def prepared(folder: Path, name: str, version: int, sources: Iterable[Path], build: Callable[[], Prepared]) -> Prepared:
     """What `build` makes of the sources, from the data folder's cache if neither they nor `version` changed."""
     mark = fingerprint(folder, version, sources)  # before reading: a file changed meanwhile is read again next time
-    path = folder / FOLDER / f"{name}.safetensors"
+    return kept(folder / FOLDER / f"{name}.safetensors", mark, build)
+
+
+def kept(path: Path, mark: str, build: Callable[[], Prepared], private: bool = False) -> Prepared:
+    """What the file holds if it carries this mark, else what `build` makes, which is then kept there; if it is private,
+    for this user's eyes only."""
     found = _load(path, mark)
     if found is None:
         found = build()
-        _store(path, mark, found)
+        _store(path, mark, found, private)
     return found
 
 
-def fingerprint(folder: Path, version: int, sources: Iterable[Path]) -> str:
+def fingerprint(folder: Path, version: int | str, sources: Iterable[Path]) -> str:
     """Of names, sizes and times of change; contents are not read."""
     digest = hashlib.sha256(str(version).encode())
     for path in sorted(sources):
@@ -67,7 +72,7 @@ def _load(path: Path, mark: str) -> Prepared | None:
         return None  # absent or damaged: made again
 
 
-def _store(path: Path, mark: str, made: Prepared) -> None:
+def _store(path: Path, mark: str, made: Prepared, private: bool) -> None:
     about = {"sources": mark, "crc32": _checksum(made.arrays), "notes": json.dumps(made.notes)}
     part = path.with_name(f".{path.name}.{os.getpid()}.part")  # two runs may prepare the same data at once
     try:
@@ -76,6 +81,8 @@ def _store(path: Path, mark: str, made: Prepared) -> None:
             if left.stat().st_mtime < time.time() - STALE:
                 left.unlink(missing_ok=True)
         try:
+            if private:
+                part.touch(mode=0o600)
             save_file({name: array.contiguous() for name, array in made.arrays.items()}, part, about)
             with part.open("rb") as stream:
                 os.fsync(stream.fileno())

@@ -132,6 +132,11 @@ def as_table(config: Config) -> dict[str, Any]:
 
 
 def from_table(table: Mapping[str, Any], where: str = "configuration") -> Config:
+    return complete(sections(table, where))
+
+
+def sections(table: Mapping[str, Any], where: str = "configuration") -> Config:
+    """The same without looking into the options of the chosen things, which are neither imported nor filled in."""
     merged = _with_profile(dict(table))
     try:
         config = Config.model_validate(merged)
@@ -141,7 +146,7 @@ def from_table(table: Mapping[str, Any], where: str = "configuration") -> Config
             *path, key = [str(part) for part in first["loc"]]
             raise UserError(f"{where}: unknown key {'.'.join([*path, key])!r}{_near_key(path, key)}") from error
         raise UserError(f"{where}: {explain(error)}") from error
-    return complete(config)
+    return config
 
 
 def overlaid(config: Config, *layers: Mapping[str, Any]) -> Config:

@@ -13,9 +13,7 @@ from fedalign.annotation import Labels, Spelling
 from fedalign.errors import UserError
 from fedalign.formats import Batch, Layout, Problem, Ragged, Report, Table, printable, quoted, refuse
 from fedalign.labels.names import normalised
-from fedalign.types import Task
-
-Kind = Literal["text", "features", "series"]
+from fedalign.types import Kind, Task
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 Arrays = dict[str, Tensor]  # the single currency: all that is sent, stored or averaged
 Task = Literal["single", "multi"]  # one class a row, or any number of them
+Kind = Literal["text", "features", "series"]  # of rows
 
 
 def size_of(arrays: Arrays) -> int:

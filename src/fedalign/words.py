@@ -6,8 +6,10 @@ import re
 import unicodedata
 from functools import lru_cache
 from importlib.resources import files
+from typing import TYPE_CHECKING
 
-import snowballstemmer
+if TYPE_CHECKING:
+    import snowballstemmer
 
 WORD = re.compile(r"[^\W_]+")
 LATER_BLE = re.compile(r"(?<=..)bl(y|ies)$")
@@ -32,6 +34,8 @@ def stop_words() -> frozenset[str]:
 
 @lru_cache(maxsize=1)
 def _stemmer() -> snowballstemmer.stemmer:
+    import snowballstemmer  # takes as long as all else here, and few need it
+
     return snowballstemmer.stemmer("porter")
 
 

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from fedalign.agreement import Agreed, Wording, agree, examples, offer
+from fedalign.agreement import agree, examples, offer
 from fedalign.annotation import Labels
 from fedalign.datafolder import About
 from fedalign.errors import UserError, nearest
@@ -26,6 +26,7 @@ from fedalign.formats import Layout, Report, Table, open_table, printable, quote
 from fedalign.keys import numpy_generator
 from fedalign.labels.names import allowed, normalised
 from fedalign.reading import Reading, Records, limited, read_all
+from fedalign.terms import Agreed, Wording
 from fedalign.types import Examples, Federation, Party, Rows, Sequences, Task
 
 # data in a form that is not read: better said than passed over

@@ -13,11 +13,11 @@ from torch import Tensor
 
 from fedalign import config as configs
 from fedalign import messages
-from fedalign.agreement import Offer
 from fedalign.deployment.post import Post
 from fedalign.deployment.roster import Roster, absent
 from fedalign.errors import UserError
 from fedalign.federate import Plan, Reply
+from fedalign.terms import Offer
 from fedalign.types import Arrays, Party, Server
 
 if TYPE_CHECKING:

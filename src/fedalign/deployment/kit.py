@@ -11,7 +11,7 @@ from pathlib import Path
 import tomli_w
 
 from fedalign.config import Choice, Config, to_toml
-from fedalign.deployment.party import SERVER_ONLY
+from fedalign.deployment.rows import SERVER_ONLY
 from fedalign.errors import UserError
 from fedalign.files import write_atomically
 from fedalign.labels.names import allowed

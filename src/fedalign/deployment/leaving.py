@@ -8,11 +8,13 @@ from typing import Any
 
 import torch
 
-from fedalign.agreement import Offer, agree
+from fedalign.agreement import agree
 from fedalign.client import labelled_rows, visit
 from fedalign.config import Config, to_toml
 from fedalign.deployment.kit import for_parties
-from fedalign.deployment.party import FileRows, Here, built
+from fedalign.deployment.party import Here, built
+from fedalign.deployment.rows import FileRows
+from fedalign.terms import Offer
 from fedalign.types import Arrays, Update
 
 FEW = 16  # rows of the trial visit: an update's names, shapes and sizes do not depend on how many there are

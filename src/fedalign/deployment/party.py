@@ -7,7 +7,7 @@ import json
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,19 +15,22 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 
+import fedalign
+from fedalign import cache, experiment, messages, metrics, rooms
 from fedalign import config as configs
-from fedalign import experiment, messages, metrics, rooms
-from fedalign.agreement import Agreed, Offer, examples, offer
 from fedalign.algorithm import Algorithm
+from fedalign.cache import Prepared
 from fedalign.client import Workbench, visit
 from fedalign.config import Config
-from fedalign.datasets.files import Files
 from fedalign.errors import UserError
 from fedalign.files import write_atomically
-from fedalign.types import Arrays, Examples, Federation, Party, Server, size_of
+from fedalign.terms import Agreed
+from fedalign.types import Arrays, Examples, Federation, Party, Sequences, Server, size_of
 
 if TYPE_CHECKING:
     from flwr.app import RecordDict
+
+    from fedalign.deployment.rows import Rows
 
 CHUNK = 256  # rows scored at once
 
@@ -44,7 +47,7 @@ class Here:
 
     @classmethod
     def from_node(cls, text: str, node: Mapping[str, Any]) -> Here:
-        config = configs.from_table(tomllib.loads(text), where="the run's configuration")
+        config = configs.sections(tomllib.loads(text), where="the run's configuration")
         if "data" in node:
             data = Path(str(node["data"])).expanduser()
             if not data.is_file():
@@ -57,64 +60,46 @@ class Here:
             return cls(config, None, f"client-{partition}", folder, partition)
         raise UserError("this SuperNode has no data; start it with --node-config 'data=\"/path/of/your/file.csv\"'")
 
-    @cached_property
-    def rows(self) -> Rows:
+    def parts(self, agreed: Agreed) -> dict[str, Examples]:
+        """Training, validation and test rows, as far as there are any. A process lives for one message, so what a file
+        becomes is kept on this party's disk, until the file or the agreement changes."""
+        path = self.folder / "rows.safetensors"
+        if self.data is None:
+            return self.read().parts(agreed)
+        told = [str(self.data.resolve()), self.name, fedalign.__version__, configs.as_table(self.config)]
+        mark = cache.fingerprint(self.data.parent, json.dumps([*told, agreed.model_dump_json()]), [self.data])
+        found = cache.kept(path, mark, lambda: Prepared(flat(self.read().parts(agreed))), private=True)
+        return unflat(found.arrays)
+
+    def read(self) -> Rows:
+        from fedalign.deployment.rows import FileRows, PresetRows  # which import the readers of files
+
         return FileRows(self) if self.data is not None else PresetRows(self)
 
 
-class Rows:
-    """A party's rows, and what it offers before the first round."""
-
-    def offer(self) -> Offer:
-        raise NotImplementedError
-
-    def parts(self, agreed: Agreed) -> dict[str, Examples]:
-        """Training, validation and test rows, as far as there are any."""
-        raise NotImplementedError
+def flat(parts: Mapping[str, Examples]) -> Arrays:
+    arrays: Arrays = {}
+    for name, part in parts.items():
+        x = {"x": part.x} if not isinstance(part.x, Sequences) else {"values": part.x.values, "offsets": part.x.offsets}
+        labels = {"y": part.y.bool(), "known": part.known, "classes": part.classes}
+        arrays |= {f"{name}/{what}": array for what, array in (x | labels).items()}
+    return arrays
 
 
-class FileRows(Rows):
-    def __init__(self, here: Here) -> None:
-        options = {key: value for key, value in here.config.dataset.options.items() if key not in SERVER_ONLY}
-        files = rooms.build("datasets", "files", {**options, "parties": {here.name: str(here.data)}})
-        assert isinstance(files, Files)
-        self.files = files
-        reading = self.files.reading()
-        (held,) = self.files.read(reading)
-        self.held = self.files.divided(held)
-        self.task = reading.task
-
-    def offer(self) -> Offer:
-        return offer(self.held.name, self.held.train, self.held.classes, self.task, self.files.wording)
-
-    def parts(self, agreed: Agreed) -> dict[str, Examples]:
-        names = ("train", "validation", "test")
-        return {
-            name: examples(part, self.held.classes, agreed)
-            for name, part in zip(names, self.held.parts, strict=True)
-            if len(part)
-        }
-
-
-SERVER_ONLY = ("path", "parties", "client", "test_file", "aliases")  # of the data set's options
-
-
-class PresetRows(Rows):
-    def __init__(self, here: Here) -> None:
-        assert here.partition is not None
-        self.federation = experiment.federation(here.config)
-        if here.partition >= len(self.federation.parties):
-            raise UserError(f"partition-id={here.partition}, but there are {len(self.federation.parties)} clients")
-        self.party = self.federation.parties[here.partition]
-
-    def offer(self) -> Offer:
-        names = [name for name, own in zip(self.federation.label_names, self.party.train.classes, strict=True) if own]
-        kind = self.federation.inputs.kind
-        return Offer(party=self.party.name, task=self.federation.task, kind=kind, classes=tuple(names))
-
-    def parts(self, agreed: Agreed) -> dict[str, Examples]:
-        found = {"train": self.party.train, "validation": self.party.validation, "test": self.party.test}
-        return {name: part for name, part in found.items() if part is not None}
+def unflat(arrays: Arrays) -> dict[str, Examples]:
+    parts: dict[str, Arrays] = {}
+    for key, array in arrays.items():
+        name, _, what = key.partition("/")
+        parts.setdefault(name, {})[what] = array
+    return {
+        name: Examples(
+            Sequences(part["values"], part["offsets"]) if "values" in part else part["x"],
+            part["y"].float(),
+            part["known"],
+            part["classes"],
+        )
+        for name, part in parts.items()
+    }
 
 
 # --- answers --------------------------------------------------------------------------------------------------------
@@ -128,11 +113,11 @@ def answer(kind: str, content: RecordDict, text: str, node: Mapping[str, Any]) -
     here = Here.from_node(text, node)
     reply = Records()
     if kind == "offer":
-        messages.put_text(reply, "offer", {"offer": here.rows.offer().model_dump_json()})
+        messages.put_text(reply, "offer", {"offer": here.read().offer().model_dump_json()})
     else:
         agreed = Agreed.model_validate_json(messages.text_of(content, "task", "agreed"))
         algorithm, bench = built(text, agreed.model_dump_json())
-        parts = here.rows.parts(agreed)
+        parts = here.parts(agreed)
         (train if kind == "train" else score)(here, algorithm, bench, parts, content, reply)
         echo = {key: content["task"][key] for key in ("run", "round", "nonce")}
         messages.put_text(reply, "echo", {**echo, "party": here.name})
@@ -143,7 +128,7 @@ def answer(kind: str, content: RecordDict, text: str, node: Mapping[str, Any]) -
 @lru_cache(maxsize=2)
 def built(text: str, agreed_text: str) -> tuple[Algorithm, Workbench]:
     """Algorithm and model from the configuration; the label rows come with the weights, so no label file is needed."""
-    config = configs.from_table(tomllib.loads(text))
+    config = configs.sections(tomllib.loads(text))
     algorithm = rooms.build("algorithms", config.algorithm.name, config.algorithm.options)
     agreed = Agreed.model_validate_json(agreed_text)
     nobody: list[Party] = []

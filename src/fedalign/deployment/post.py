@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from pydantic import ValidationError
 
 from fedalign import messages
-from fedalign.agreement import Offer
 from fedalign.errors import UserError
 from fedalign.labels import names as label_names
+from fedalign.terms import Offer
 
 if TYPE_CHECKING:
     from flwr.app import Message, RecordDict

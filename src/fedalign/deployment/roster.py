@@ -9,10 +9,10 @@ from pathlib import Path
 
 import torch
 
-from fedalign.agreement import Agreed, Offer
 from fedalign.errors import UserError
 from fedalign.files import write_atomically
 from fedalign.labels import names as label_names
+from fedalign.terms import Agreed, Offer
 from fedalign.types import Examples, Federation, Party
 
 

@@ -17,7 +17,7 @@ import torch
 
 from fedalign import config as configs
 from fedalign import experiment, rooms
-from fedalign.agreement import Agreed, agree
+from fedalign.agreement import agree
 from fedalign.config import Config
 from fedalign.deployment.engine import DeployedEngine, NewClassesError
 from fedalign.deployment.post import Log, Post
@@ -27,6 +27,7 @@ from fedalign.federate import Plan
 from fedalign.labels import names as label_names
 from fedalign.memory import ClientMemory
 from fedalign.runfolder import RunFolder
+from fedalign.terms import Agreed
 
 if TYPE_CHECKING:
     from flwr.serverapp import Grid

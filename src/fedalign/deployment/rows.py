@@ -1,0 +1,63 @@
+"""A party's rows as they come from its file, or from a preset for trials, and what it offers before the first round."""
+
+from __future__ import annotations
+
+from fedalign import experiment, rooms
+from fedalign.agreement import examples, offer
+from fedalign.datasets.files import Files
+from fedalign.deployment.party import Here
+from fedalign.errors import UserError
+from fedalign.terms import Agreed, Offer
+from fedalign.types import Examples
+
+SERVER_ONLY = ("path", "parties", "client", "test_file", "aliases")  # of the data set's options
+
+
+class Rows:
+    def offer(self) -> Offer:
+        raise NotImplementedError
+
+    def parts(self, agreed: Agreed) -> dict[str, Examples]:
+        """Training, validation and test rows, as far as there are any."""
+        raise NotImplementedError
+
+
+class FileRows(Rows):
+    def __init__(self, here: Here) -> None:
+        options = {key: value for key, value in here.config.dataset.options.items() if key not in SERVER_ONLY}
+        files = rooms.build("datasets", "files", {**options, "parties": {here.name: str(here.data)}})
+        assert isinstance(files, Files)
+        self.files = files
+        reading = self.files.reading()
+        (held,) = self.files.read(reading)
+        self.held = self.files.divided(held)
+        self.task = reading.task
+
+    def offer(self) -> Offer:
+        return offer(self.held.name, self.held.train, self.held.classes, self.task, self.files.wording)
+
+    def parts(self, agreed: Agreed) -> dict[str, Examples]:
+        names = ("train", "validation", "test")
+        return {
+            name: examples(part, self.held.classes, agreed)
+            for name, part in zip(names, self.held.parts, strict=True)
+            if len(part)
+        }
+
+
+class PresetRows(Rows):
+    def __init__(self, here: Here) -> None:
+        assert here.partition is not None
+        self.federation = experiment.federation(here.config)
+        if here.partition >= len(self.federation.parties):
+            raise UserError(f"partition-id={here.partition}, but there are {len(self.federation.parties)} clients")
+        self.party = self.federation.parties[here.partition]
+
+    def offer(self) -> Offer:
+        names = [name for name, own in zip(self.federation.label_names, self.party.train.classes, strict=True) if own]
+        kind = self.federation.inputs.kind
+        return Offer(party=self.party.name, task=self.federation.task, kind=kind, classes=tuple(names))
+
+    def parts(self, agreed: Agreed) -> dict[str, Examples]:
+        found = {"train": self.party.train, "validation": self.party.validation, "test": self.party.test}
+        return {name: part for name, part in found.items() if part is not None}
