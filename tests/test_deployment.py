@@ -17,7 +17,7 @@ import torch
 
 pytest.importorskip("flwr", reason="Flower is not installed; pip install 'fedalign[flower]'")
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import Array, ConfigRecord, Message, RecordDict
 
 from conftest import ROOT
 from fedalign import config as configs
@@ -191,17 +191,33 @@ def set_echo(key: str, value: object) -> Any:
     return edited(lambda content: content["echo"].__setitem__(key, value))
 
 
+def repacked(record: str, change: Any) -> Any:
+    """Changes the arrays of a record as a party could that keeps to the format."""
+
+    def change_arrays(content: RecordDict) -> None:
+        arrays = messages.get(content, record)
+        change(arrays)
+        messages.put(content, record, arrays)
+
+    return edited(change_arrays)
+
+
 def set_array(record: str, name: str, value: torch.Tensor) -> Any:
-    return edited(lambda content: content[record].__setitem__(name, Array(value.numpy())))
+    return repacked(record, lambda arrays: arrays.__setitem__(name, value))
+
+
+def set_layout(text: str) -> Any:
+    return edited(lambda content: content["weights.layout"].__setitem__("float32", text))
 
 
 ROWS = "label_encoder.weight"
+HUGE = b"\x93NUMPY\x01\x00v\x00{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999,), }".ljust(127) + b"\n"
 OBJECTS = b"\x93NUMPY\x01\x00v\x00{'descr': '|O', 'fortran_order': False, 'shape': (1,), }".ljust(127) + b"\n"
 
 
 def set_raw(stype: str, data: bytes) -> Any:
     array = Array(dtype="float32", shape=(9, 16), stype=stype, data=data)
-    return edited(lambda content: content["weights"].__setitem__(ROWS, array))
+    return edited(lambda content: content["weights"].__setitem__("float32", array))
 
 
 BAD: list[tuple[Any, str]] = [
@@ -214,13 +230,20 @@ BAD: list[tuple[Any, str]] = [
     (set_array("weights", ROWS, torch.zeros(3, 3)), "has shape"),
     (set_array("weights", ROWS, torch.zeros(4000, 4000)), "bytes where at most"),
     (set_array("weights", "more", torch.zeros(1)), "not part of this model"),
-    (edited(lambda content: content["weights"].__delitem__(ROWS)), "is missing"),
+    (repacked("weights", lambda arrays: arrays.__delitem__(ROWS)), "is missing"),
+    (set_layout('[["label_encoder.weight", [9, 16]]]'), "cannot be read"),  # fewer than there are
+    (set_layout('[["label_encoder.weight", [99999999999]]]'), "cannot be read"),
+    (set_layout('[["label_encoder.weight", [-9, -16]]]'), "cannot be read"),
+    (set_layout("[" * 100_000), "cannot be read"),
+    (set_layout("x" * 9_000_000), "is not a text of at most"),
+    (edited(lambda content: content.__delitem__("weights.layout")), "holds no weights.layout"),
     (set_array("classes", "classes", torch.ones(9).bool()), "did not declare"),
     (edited(lambda content: content["examples"].__setitem__("examples", -4)), "not a count"),
     (edited(lambda content: content.__setitem__("examples", ConfigRecord({"examples": "many"}))), "not a count"),
     (set_raw("pickle", b"cos\nsystem\n(S'true'\ntR."), "is stored as 'pickle'"),
     (set_raw("numpy.ndarray", b"junk"), "cannot be read"),
     (set_raw("numpy.ndarray", OBJECTS), "cannot be read"),
+    (set_raw("numpy.ndarray", HUGE), "cannot be read"),
     (lambda reply: None if "weights" in reply.content else reply, "no reply within"),
 ]
 
@@ -526,8 +549,32 @@ def test_a_party_that_shares_no_class_is_noted(tmp_path: Path) -> None:
 # --- the kit ---------------------------------------------------------------------------------------------------------
 
 
+def test_arrays_of_every_type_and_shape_come_back_as_they_were() -> None:
+    sent = {
+        "a": torch.randn(3, 4),
+        "scalar": torch.tensor(2.5),
+        "none": torch.zeros(0, 7),
+        "counts": torch.arange(6).view(2, 3),
+        "yes": torch.tensor([True, False]),
+        "double": torch.randn(5, dtype=torch.float64),
+        "turned": torch.randn(4, 3).T,
+    }
+    content = RecordDict()
+    messages.put(content, "weights", sent)
+    messages.put(content, "nothing", {})
+    assert len(content["weights"]) == 4  # types
+    back = messages.get(content, "weights")
+    assert back.keys() == sent.keys()
+    assert all(torch.equal(back[key], value) and back[key].dtype == value.dtype for key, value in sent.items())
+    assert messages.get(content, "nothing") == {}
+    assert {key: value["shape"] for key, value in messages.receipt(content)["weights"].items()} == {
+        key: list(value.shape) for key, value in sent.items()
+    }
+
+
 def test_a_message_is_read_only_up_to_the_expected_size() -> None:
-    content = RecordDict({"weights": ArrayRecord({"w": Array(torch.zeros(10_000).numpy())})})
+    content = RecordDict()
+    messages.put(content, "weights", {"w": torch.zeros(10_000)})
     with pytest.raises(UserError, match="bytes where at most 100 are expected"):
         messages.get(content, "weights", largest=100)
     assert messages.get(content, "weights", largest=40_000)["w"].shape == (10_000,)

@@ -1,48 +1,79 @@
 """What is put into messages, and what is accepted from them.
 
-A message is a Flower RecordDict of named arrays and short texts. Sizes are checked against what is expected before an
-array is unpacked, so a reply cannot make the server allocate more than the model's own size.
+A message is a Flower RecordDict of named arrays and short texts. Sizes are checked against what is expected before
+anything is unpacked, so a reply cannot make the server allocate more than a few times the model's own size.
 """
 
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 from collections.abc import Mapping
+from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import numpy as np
 import torch
+from pydantic import Field, TypeAdapter
+from torch import Tensor
 
 from fedalign.errors import UserError
-from fedalign.types import Arrays, Update
+from fedalign.types import Arrays, Update, size_of
 
 if TYPE_CHECKING:
     from flwr.app import RecordDict
 
 MAX_TEXT = 8 << 20  # bytes of an offer or an agreement: ten thousand names and a vocabulary fit
 HEADER = 4096  # bytes an array may take beyond its values
+LAYOUT = ".layout"  # added to the name of a record of arrays: the name of the record that says which array is where
+LAYOUTS = TypeAdapter(list[tuple[str, list[Annotated[int, Field(ge=0, le=1 << 40)]]]])
 
 
 def put(content: RecordDict, name: str, arrays: Arrays) -> None:
+    """Adds arrays. Those of one type travel end to end as one, for Flower handles each array of a message by itself,
+    slowly; the record beside them says which is where."""
     from flwr.app import Array, ArrayRecord
 
-    content[name] = ArrayRecord({key: Array(value.detach().contiguous().numpy()) for key, value in arrays.items()})
+    joined: dict[str, list[Tensor]] = {}
+    places: dict[str, list[tuple[str, list[int]]]] = {}
+    for key, value in arrays.items():
+        kind = str(value.dtype).removeprefix("torch.")
+        joined.setdefault(kind, []).append(value.detach().reshape(-1))
+        places.setdefault(kind, []).append((key, list(value.shape)))
+    content[name] = ArrayRecord({kind: Array(torch.cat(parts).numpy()) for kind, parts in joined.items()})
+    put_text(content, name + LAYOUT, {kind: json.dumps(found) for kind, found in places.items()})
 
 
 def get(content: RecordDict, name: str, largest: int | None = None) -> Arrays:
-    """The arrays of a record; `largest` is the most bytes any of them may have."""
+    """The arrays of a record; `largest` is the most bytes they may have together."""
     found: Arrays = {}
-    for key, array in content[name].items():
+    for kind, array in content[name].items():
         if array.stype != "numpy.ndarray":
-            raise UserError(f"array {key[:80]!a} is stored as {array.stype[:40]!a}, which is not read")
+            raise UserError(f"{name} is stored as {array.stype[:40]!a}, which is not read")
         if largest is not None and len(array.data) > largest + HEADER:
-            raise UserError(f"array {key[:80]!a} has {len(array.data):,} bytes where at most {largest:,} are expected")
+            raise UserError(f"{name} has {len(array.data):,} bytes where at most {largest:,} are expected")
         try:
-            found[key] = torch.from_numpy(array.numpy().copy())
-        except (ValueError, TypeError, EOFError, OSError) as error:
-            raise UserError(f"array {key[:80]!a} cannot be read: {error}") from error
+            flat = _values(array.data)
+            places = LAYOUTS.validate_json(text_of(content, name + LAYOUT, kind))
+            parts = flat.split([prod(shape) for _, shape in places])
+            found |= {key: part.view(shape).clone() for (key, shape), part in zip(places, parts, strict=True)}
+        except (ValueError, TypeError, EOFError, OSError, RuntimeError) as error:
+            raise UserError(f"{name} cannot be read: {' '.join(str(error).split())[:200]}") from error
     return found
+
+
+def _values(data: bytes) -> Tensor:
+    """The numbers of a flat .npy file. Its header is not believed: it may tell of more than there is, or of objects."""
+    stream = io.BytesIO(data)
+    if np.lib.format.read_magic(stream) != (1, 0):
+        raise ValueError("it is of another version of numpy's format")
+    shape, _, dtype = np.lib.format.read_array_header_1_0(stream)
+    there = len(data) - stream.tell()
+    if dtype.kind not in "biuf" or len(shape) != 1 or shape[0] * dtype.itemsize != there:
+        raise ValueError(f"its header tells of {shape} {dtype} and it holds {there:,} bytes")
+    return torch.from_numpy(np.frombuffer(data, dtype, offset=stream.tell()).copy())
 
 
 def put_text(content: RecordDict, name: str, values: Mapping[str, str | int | float]) -> None:
@@ -80,8 +111,9 @@ def get_update(content: RecordDict, largest: int | None = None) -> Update:
     return Update(get(content, "weights", largest), count, classes.bool(), get(content, "extra", largest))
 
 
-def largest_array(*groups: Arrays) -> int:
-    return max((value.numel() * value.element_size() for group in groups for value in group.values()), default=0)
+def most_bytes(*groups: Arrays) -> int:
+    """Of a record in reply to these: an algorithm may send a few numbers a weight."""
+    return 4 * sum(map(size_of, groups))
 
 
 # --- receipts -------------------------------------------------------------------------------------------------------
@@ -94,18 +126,22 @@ def receipt(content: RecordDict) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, record in content.items():
         if isinstance(record, ArrayRecord):
-            found[name] = {
-                key: {
-                    "shape": list(array.shape),
-                    "type": array.dtype,
-                    "bytes": len(array.data),
-                    "sha256": hashlib.sha256(array.data).hexdigest(),
-                }
-                for key, array in record.items()
-            }
-        else:
+            try:
+                found[name] = {key: _noted(value) for key, value in get(content, name).items()}
+            except UserError:  # noted as it came
+                found[name] = {str(key)[:80]: _digest(array.data) for key, array in record.items()}
+        elif not name.endswith(LAYOUT):
             found[name] = {key: _shortened(value) for key, value in record.items()}
     return found
+
+
+def _noted(value: Tensor) -> dict[str, Any]:
+    kind = str(value.dtype).removeprefix("torch.")
+    return {"shape": list(value.shape), "type": kind, **_digest(value.numpy().tobytes())}
+
+
+def _digest(data: bytes) -> dict[str, Any]:
+    return {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
 
 
 def _shortened(value: object) -> object:

@@ -113,7 +113,7 @@ class DeployedEngine:
         messages.keep_receipt(self.out, "in", "train", party.name, content)
         try:
             self.check_echo(content, party, nonce)
-            largest = max(messages.largest_array(server.weights, server.extra), len(party.train.classes) * 32)
+            largest = max(messages.most_bytes(server.weights, server.extra), len(party.train.classes) * 32)
             update = messages.get_update(content, largest)
             validated = None
             if "counts" in content:

@@ -138,7 +138,7 @@ def built(text: str, agreed_text: str) -> tuple[Algorithm, Workbench]:
 
 
 def server_of(content: RecordDict, bench: Workbench) -> Server:
-    largest = messages.largest_array(bench.model.arrays())
+    largest = messages.most_bytes(bench.model.arrays())
     weights = messages.get(content, "weights", largest)
     return Server(
         weights, int(content["task"]["clients"]), bench.model.class_rows, messages.get(content, "extra", largest)
