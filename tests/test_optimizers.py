@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 import torch
 from torch import nn
@@ -58,18 +55,3 @@ def test_state_that_is_missing_or_of_another_optimiser_begins_anew() -> None:
     steps(fresh, one, 0, 3)
     steps(told, two, 0, 3)
     assert all(torch.equal(a, b) for a, b in zip(one, two, strict=True))
-
-
-def test_a_visit_does_not_import_the_compiler() -> None:
-    """It takes a second, and in a deployment every message is answered by a new process."""
-    code = (
-        "import sys\n"
-        "from fedalign import config, experiment, client\n"
-        "plan = experiment.plan(config.load('synthetic', ['training.epochs=1']))\n"
-        "bench = client.Workbench(plan.model)\n"
-        "client.visit(plan.algorithm, bench, plan.start(), plan.federation.parties[0].train, {},"
-        " plan.config.training, (0, 0, 0))\n"
-        "print('torch._dynamo' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert done.stdout.strip() == "False", done.stderr

@@ -34,13 +34,13 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_killed_again_and_again_a_run_ends_with_the_same_bytes(tmp_path: Path) -> None:
     """kill -9 at random moments of a process of its own, then --resume, until it ends."""
-    config = tiny("fedalign", rounds=9, training__epochs=4)
+    config = tiny("fedalign", rounds=6, training__epochs=4)
     asked = tmp_path / "config.toml"
     asked.write_text(to_toml(config))
     experiment.run(config, tmp_path / "whole")
     out, moments, kills = tmp_path / "run", random.Random(7), 0
     process = background("run", asked, "--out", out)
-    for _ in range(5):
+    for _ in range(3):
         before = rounds_done(out)
         deadline = time.monotonic() + 120
         while rounds_done(out) == before and process.poll() is None and time.monotonic() < deadline:
@@ -54,7 +54,7 @@ def test_killed_again_and_again_a_run_ends_with_the_same_bytes(tmp_path: Path) -
         process = background("run", out, "--resume")
     _, said = process.communicate(timeout=120)
     assert process.returncode == 0, said
-    assert kills >= 3
+    assert kills >= 2
     assert outcome(out) == outcome(tmp_path / "whole")
 
 
