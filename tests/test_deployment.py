@@ -233,6 +233,7 @@ BAD: list[tuple[Any, str]] = [
     (repacked("weights", lambda arrays: arrays.__delitem__(ROWS)), "is missing"),
     (set_layout('[["label_encoder.weight", [9, 16]]]'), "cannot be read"),  # fewer than there are
     (set_layout('[["label_encoder.weight", [99999999999]]]'), "cannot be read"),
+    (set_layout('[["label_encoder.weight", [1099511627776, 1099511627776]]]'), "cannot be read"),
     (set_layout('[["label_encoder.weight", [-9, -16]]]'), "cannot be read"),
     (set_layout("[" * 100_000), "cannot be read"),
     (set_layout("x" * 9_000_000), "is not a text of at most"),
@@ -244,6 +245,8 @@ BAD: list[tuple[Any, str]] = [
     (set_raw("numpy.ndarray", b"junk"), "cannot be read"),
     (set_raw("numpy.ndarray", OBJECTS), "cannot be read"),
     (set_raw("numpy.ndarray", HUGE), "cannot be read"),
+    (set_raw("numpy.ndarray", b"\x93NUMPY\x01\x00\x09\x00{'shape':"), "cannot be read"),
+    (set_raw("numpy.ndarray", b"\x93NUMPY\x01\x00\xff\x1f" + b"(" * 8191), "cannot be read"),
     (lambda reply: None if "weights" in reply.content else reply, "no reply within"),
 ]
 

@@ -57,9 +57,14 @@ def get(content: RecordDict, name: str, largest: int | None = None) -> Arrays:
         try:
             flat = _values(array.data)
             places = LAYOUTS.validate_json(text_of(content, name + LAYOUT, kind))
-            parts = flat.split([prod(shape) for _, shape in places])
+            sizes = [prod(shape) for _, shape in places]
+            if sum(sizes) != len(flat):
+                raise ValueError(f"it holds {len(flat):,} numbers, and its layout tells of another number of them")
+            parts = flat.split(sizes)
             found |= {key: part.view(shape).clone() for (key, shape), part in zip(places, parts, strict=True)}
-        except (ValueError, TypeError, EOFError, OSError, RuntimeError) as error:
+        except UserError:
+            raise
+        except Exception as error:  # a stranger's bytes: whatever they do to a parser, they are left out
             raise UserError(f"{name} cannot be read: {' '.join(str(error).split())[:200]}") from error
     return found
 
