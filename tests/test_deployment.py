@@ -575,6 +575,15 @@ def test_arrays_of_every_type_and_shape_come_back_as_they_were() -> None:
     }
 
 
+def test_no_text_is_left_out_of_a_receipt_for_its_name() -> None:
+    content = RecordDict()
+    messages.put(content, "weights", {"w": torch.zeros(2)})
+    messages.put_text(content, "more.layout", {"x": "said"})
+    assert messages.receipt(content).keys() == {"weights", "more.layout"}
+    content["weights.layout"]["float32"] = "not a layout"
+    assert messages.receipt(content)["weights.layout"] == {"float32": "not a layout"}
+
+
 def test_a_message_is_read_only_up_to_the_expected_size() -> None:
     content = RecordDict()
     messages.put(content, "weights", {"w": torch.zeros(10_000)})

@@ -122,7 +122,8 @@ def run(
     if not resume:
         folder = RunFolder.create(out, config)
     with folder.lock(), ExitStack() as stack:
-        folder.keep(config)
+        if resume:
+            folder.keep(config)
         options = rooms.build("engines", config.engine.name, config.engine.options)
         memory = ClientMemory(folder.checkpoints, getattr(options, "memory_mb", 1024))
         mark = fingerprint(prepared)

@@ -129,13 +129,17 @@ def receipt(content: RecordDict) -> dict[str, Any]:
     from flwr.app import ArrayRecord
 
     found: dict[str, Any] = {}
+    told: set[str] = set()  # layouts, of which names and shapes are all there is
     for name, record in content.items():
         if isinstance(record, ArrayRecord):
             try:
                 found[name] = {key: _noted(value) for key, value in get(content, name).items()}
+                if name + LAYOUT in content and content[name + LAYOUT].keys() == record.keys():
+                    told.add(name + LAYOUT)
             except UserError:  # noted as it came
                 found[name] = {str(key)[:80]: _digest(array.data) for key, array in record.items()}
-        elif not name.endswith(LAYOUT):
+    for name, record in content.items():
+        if name not in found and name not in told:
             found[name] = {key: _shortened(value) for key, value in record.items()}
     return found
 

@@ -63,9 +63,9 @@ class Here:
     def parts(self, agreed: Agreed) -> dict[str, Examples]:
         """Training, validation and test rows, as far as there are any. A process lives for one message, so what a file
         becomes is kept on this party's disk, until the file or the agreement changes."""
-        path = self.folder / "rows.safetensors"
         if self.data is None:
             return self.read().parts(agreed)
+        path = self.folder / "rows.safetensors"
         told = [str(self.data.resolve()), self.name, fedalign.__version__, configs.as_table(self.config)]
         mark = cache.fingerprint(self.data.parent, json.dumps([*told, agreed.model_dump_json()]), [self.data])
         found = cache.kept(path, mark, lambda: Prepared(flat(self.read().parts(agreed))), private=True)

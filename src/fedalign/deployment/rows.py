@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from fedalign import experiment, rooms
 from fedalign.agreement import examples, offer
 from fedalign.datasets.files import Files
@@ -13,16 +15,15 @@ from fedalign.types import Examples
 SERVER_ONLY = ("path", "parties", "client", "test_file", "aliases")  # of the data set's options
 
 
-class Rows:
-    def offer(self) -> Offer:
-        raise NotImplementedError
+class Rows(Protocol):
+    def offer(self) -> Offer: ...
 
     def parts(self, agreed: Agreed) -> dict[str, Examples]:
         """Training, validation and test rows, as far as there are any."""
-        raise NotImplementedError
+        ...
 
 
-class FileRows(Rows):
+class FileRows:
     def __init__(self, here: Here) -> None:
         options = {key: value for key, value in here.config.dataset.options.items() if key not in SERVER_ONLY}
         files = rooms.build("datasets", "files", {**options, "parties": {here.name: str(here.data)}})
@@ -45,7 +46,7 @@ class FileRows(Rows):
         }
 
 
-class PresetRows(Rows):
+class PresetRows:
     def __init__(self, here: Here) -> None:
         assert here.partition is not None
         self.federation = experiment.federation(here.config)
