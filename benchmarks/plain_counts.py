@@ -51,11 +51,11 @@ def sentences(paragraph: str) -> Iterator[str]:
     begin = 0
     for found in STOP.finditer(plain):
         following = WORD.search(plain, found.end())
-        before = WORD.findall(plain[begin : found.start()])
+        before = WORD.findall(fold(plain[begin : found.start()]))
         touching = fold(plain[found.start() - 1 : found.start()]).isalnum() and found[0] == "."
         if following is None or following[0][0].islower() or not before:
             continue
-        last = fold(before[-1])
+        last = before[-1]
         if touching and ((len(last) == 1 and last not in "0123456789") or last in ABBREVIATIONS):
             continue
         yield paragraph[begin : found.end()]

@@ -35,6 +35,13 @@ def test_the_same_class_spelt_differently(name: str) -> None:
     assert names.normalised(name) == "walking"
 
 
+@pytest.mark.parametrize("name", ["İzmir", "i\u0307zmir", "IZMIR"])
+def test_a_dotted_capital_leaves_no_dot_behind(name: str) -> None:
+    """Python folds it to a letter and a mark, which would end the word there."""
+    assert names.words_of(name) == ("izmir",)
+    assert names.normalised(name) == "izmir"
+
+
 @pytest.mark.parametrize(
     "name",
     [

@@ -19,7 +19,8 @@ LATER_LOG = re.compile(r"[aeiouy][^aeiouy].*logi$")  # a vowel and a consonant b
 def fold(text: str) -> str:
     """The same text whatever its case and however its characters are composed."""
     # folding takes a few letters apart (a Greek iota with two marks), hence the second time
-    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
+    folded = unicodedata.normalize("NFKC", text).casefold()
+    return unicodedata.normalize("NFKC", folded.replace("i\u0307", "i"))  # a Turkish capital I keeps no loose dot
 
 
 def split(text: str) -> list[str]:
