@@ -43,7 +43,7 @@ def main() -> None:
         names.write_text("\n".join(counts.read(given.names).rule.names), encoding="utf-8")
         command = ["labels", "count", "--names", str(names), "--corpus", "-", "--out", str(out)]
         counting = subprocess.Popen(
-            [sys.executable, "-m", "fedalign.cli", *command, "--workers", str(given.workers)],
+            [sys.executable, "-m", "fedalign", *command, "--workers", str(given.workers)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
         )

@@ -57,7 +57,7 @@ def memory(run: Path, like: Path, megabytes: int) -> None:
                 for _ in range(size * 10**6 // len(block.encode())):
                     file.write(block)
             began = time.perf_counter()
-            command = [sys.executable, "-m", "fedalign.cli", "predict", str(run), str(path)]
+            command = [sys.executable, "-m", "fedalign", "predict", str(run), str(path)]
             subprocess.run([*command, "--out", str(Path(folder) / "found.csv")], check=True, stdout=subprocess.DEVNULL)
             seconds = time.perf_counter() - began
             peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024

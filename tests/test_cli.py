@@ -33,7 +33,7 @@ def fedalign(*arguments: str | Path) -> int:
 
 def background(*arguments: str | Path, **more: object) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "fedalign.cli", *map(str, arguments)],
+        [sys.executable, "-m", "fedalign", *map(str, arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -215,7 +215,7 @@ def test_a_second_process_in_the_same_folder_is_refused(tmp_path: Path, capsys: 
 
 def test_output_into_a_closed_pipe_is_quiet(tmp_path: Path) -> None:
     done = subprocess.run(
-        f"{sys.executable} -m fedalign.cli datasets | true",
+        f"{sys.executable} -m fedalign datasets | true",
         shell=True,  # the shell is what closes the pipe
         capture_output=True,
         text=True,

@@ -101,7 +101,7 @@ def test_a_seed_gives_the_same_bytes_in_every_process_and_another_seed_others(pl
     for out, seed in (("here", "1"), ("other", "2")):
         assert fedalign("labels", "vectors", "--counts", "c.json", "--out", f"{out}.safetensors", "--seed", seed) == 0
     command = ["labels", "vectors", "--counts", "c.json", "--out", "there.safetensors", "--seed", "1"]
-    subprocess.run([sys.executable, "-m", "fedalign.cli", *command], check=True, capture_output=True)
+    subprocess.run([sys.executable, "-m", "fedalign", *command], check=True, capture_output=True)
     here, other, there = ((place / f"{out}.safetensors").read_bytes() for out in ("here", "other", "there"))
     assert here == there
     assert here != other
@@ -141,7 +141,7 @@ def test_the_settings_are_kept_with_the_counts(place: Path) -> None:
 def test_standard_input_is_a_corpus(place: Path) -> None:
     command = ["labels", "count", "--names", "names.txt", "--corpus", "-", "--out", "c.json"]
     subprocess.run(
-        [sys.executable, "-m", "fedalign.cli", *command], input=(CORPUS * 3).encode(), check=True, capture_output=True
+        [sys.executable, "-m", "fedalign", *command], input=(CORPUS * 3).encode(), check=True, capture_output=True
     )
     assert counts.read("c.json").counts == [9, 12, 9, 15, 9, 0]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import time
 from copy import deepcopy
 from pathlib import Path
 
@@ -140,6 +141,16 @@ def test_an_estimate_counts_what_is_left(preset: str, tmp_path: Path, monkeypatc
     assert estimate.rounds_done(cells[0]) == 2
     assert estimate.seconds_left(cells, Rebuilder()) == 8
     assert [estimate.in_words(s) for s in (0, 42, 600, 9000)] == ["1 s", "42 s", "10 min", "2.5 h"]
+
+
+def test_a_pause_of_the_machine_is_not_measured() -> None:
+    pauses = iter([0.4, 0.0])
+
+    def work() -> None:
+        time.sleep(next(pauses))
+        sum(range(200_000))
+
+    assert estimate._seconds(work) < 0.3
 
 
 def test_a_round_is_measured_on_this_machine() -> None:

@@ -63,7 +63,3 @@ def main() -> None:
         sys.exit(2)
     except BrokenPipeError:
         sys.exit(141)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,5 @@
+"""`python -m fedalign`, for where the environment's scripts are not on the path."""
+
+from fedalign.cli import main
+
+main()
