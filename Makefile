@@ -1,9 +1,9 @@
 # Two commands do everything on a fresh machine with python3 (3.11 or newer):
 #   make demo    a virtual environment, the package, the R8 news, twelve rounds of FedAlign, a table
-#   make test    the same environment with the test tools, and every test
+#   make test    the same environment with the test tools, and the tests
 # Neither installs again while pyproject.toml is unchanged.
 #   make extras  Flower, ONNX and the rest, so that no test is skipped
-#   make test-network  real Flower processes over TLS, killed and restarted: minutes
+#   make test-slow  the tests that take minutes: real Flower processes over TLS, killed and restarted, and the like
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -11,7 +11,7 @@ ROUNDS ?= 12
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo test test-network extras lint format clean
+.PHONY: demo test test-slow extras lint format clean
 
 demo: $(VENV)/installed
 	$(BIN)/fedalign run r8-8 --rounds $(ROUNDS)
@@ -19,8 +19,8 @@ demo: $(VENV)/installed
 test: $(VENV)/installed-dev
 	$(BIN)/python -m pytest
 
-test-network: $(VENV)/installed-extras
-	$(BIN)/python -m pytest -m network -n 0
+test-slow: $(VENV)/installed-extras
+	$(BIN)/python -m pytest -m slow -n 0
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .

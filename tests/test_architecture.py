@@ -31,6 +31,7 @@ ORDER = [  # a file imports only from its own line (never itself) or lines above
     {"reproduction", "api"},
     {"commands"},
     {"cli"},
+    {"__main__"},
 ]
 LEVEL = {name: level for level, names in enumerate(ORDER) for name in names}
 

@@ -20,7 +20,7 @@ from fedalign.trained import Model
 from federations import tiny
 from flower_network import Network, network
 
-pytestmark = [pytest.mark.flower, pytest.mark.network]
+pytestmark = [pytest.mark.flower, pytest.mark.slow]
 CLINICS = ROOT / "examples" / "clinics"
 
 

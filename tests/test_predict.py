@@ -85,6 +85,7 @@ def test_command_line_python_reloaded_model_and_onnx_agree(name: str, tmp_path: 
 
 
 @pytest.mark.data
+@pytest.mark.slow
 def test_they_agree_on_the_news_of_r8(real_data: Path, tmp_path: Path) -> None:
     from fedalign.datasets.r8 import R8
 

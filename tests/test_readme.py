@@ -65,6 +65,7 @@ def test_every_link_leads_somewhere() -> None:
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
+@pytest.mark.slow
 def test_the_notebook_runs() -> None:
     pytest.importorskip("nbclient", reason="the test tools are not installed; make test installs them")
     done = subprocess.run(

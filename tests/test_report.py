@@ -362,6 +362,7 @@ def test_figures_are_stored_as_files_on_request(tmp_path: Path) -> None:
         style.save(figures.square(Map("t", np.eye(2)), "ab", "ab"), tmp_path / "x.bmp")
 
 
+@pytest.mark.slow
 def test_fifty_rounds_of_nine_methods_make_a_page_below_five_megabytes_within_twenty_seconds(tmp_path: Path) -> None:
     labels = [f"class number {c}" for c in range(25)]
     for name in GROUPS["table2"]:

@@ -32,6 +32,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.mark.slow
 def test_killed_again_and_again_a_run_ends_with_the_same_bytes(tmp_path: Path) -> None:
     """kill -9 at random moments of a process of its own, then --resume, until it ends."""
     config = tiny("fedalign", rounds=6, training__epochs=4)
