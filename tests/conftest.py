@@ -9,8 +9,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import settings
 
 torch.set_num_threads(1)
+settings.register_profile("desk", deadline=None)  # a busy machine is no fault of an example
+if "CI" not in os.environ:  # where hypothesis has a profile of its own: no deadline, the same examples every time
+    settings.load_profile("desk")
 ROOT = Path(__file__).resolve().parents[1]
 SHARED = ROOT.parent / "shared"
 

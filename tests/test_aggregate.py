@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedalign.aggregate import class_wise_mean, mean
@@ -30,7 +30,6 @@ def test_class_rows_may_be_numbers() -> None:
     assert class_wise_mean(torch.tensor([1.0, 2.0]), [torch.tensor([5.0, 6.0])], votes).tolist() == [5.0, 2.0]
 
 
-@settings(deadline=None)
 @given(st.integers(1, 5), st.integers(1, 4), st.integers(0, 2**31))
 def test_class_wise_mean_is_the_mean_when_all_annotate_all(clients: int, classes: int, seed: int) -> None:
     g = torch.Generator().manual_seed(seed)

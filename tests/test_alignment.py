@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedalign import alignment
@@ -59,7 +59,6 @@ def test_two_terms_weigh_the_pseudo_rows_as_a_mean_of_their_own() -> None:
     assert found.weight.tolist() == [[1, 1], [1, 1], [1, 2.0], [1, 1]]
 
 
-@settings(deadline=None)
 @given(st.integers(0, 2**31), st.integers(1, 30), st.integers(2, 6), st.sampled_from(["single", "multi"]))
 def test_an_annotated_entry_is_never_changed(seed: int, n: int, classes: int, task: str) -> None:
     g = torch.Generator().manual_seed(seed)

@@ -283,7 +283,7 @@ def damages() -> st.SearchStrategy[Callable[[bytes], bytes]]:
 
 
 @pytest.mark.parametrize("name", ALL)
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(damage=damages(), inside=st.booleans())
 def test_any_damage_is_harmless_or_one_sentence(
     folder: Path, name: str, damage: Callable[[bytes], bytes], inside: bool

@@ -82,7 +82,7 @@ def read(tmp_path: Path, name: str, content: bytes, style: dict[str, Any]) -> Fe
     path.write_bytes(content)
     dataset = rooms.build("datasets", "files", {"parties": {"party": str(path)}, **style})
     assert isinstance(dataset, Files)
-    began = time.monotonic()
+    began = time.process_time()
     try:
         return dataset.load(tmp_path)
     except UserError as error:
@@ -91,7 +91,7 @@ def read(tmp_path: Path, name: str, content: bytes, style: dict[str, Any]) -> Fe
         assert name in said or "party" in said or "dataset." in said, said
         return said
     finally:
-        assert time.monotonic() - began < 5
+        assert time.process_time() - began < 5
         assert [p.name for p in tmp_path.iterdir()] == [name]  # nothing else was written
         path.unlink()
 

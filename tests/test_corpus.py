@@ -179,7 +179,7 @@ TEXTS = st.lists(PIECES, max_size=80).map("".join)
     TEXTS, st.sampled_from(SEGMENTS), st.integers(9, 300), st.sampled_from(["a.txt", "a.txt.gz", "a.jsonl", "a.tar"])
 )
 @example("walk\n\nlying\ndown " * 12, "paragraph", 40, "a.txt")
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_counts_do_not_depend_on_how_a_corpus_is_divided(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, segment: Segment, piece: int, name: str
 ) -> None:
@@ -209,7 +209,7 @@ def test_counts_do_not_depend_on_how_a_corpus_is_divided(
 
 
 @given(st.binary(max_size=400), st.integers(1, 60), st.sampled_from([LINE_END, EMPTY_LINE, ()]), st.integers(8, 80))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_pieces_of_a_file_are_the_file(data: bytes, piece: int, ends: tuple[bytes, ...], longest: int) -> None:
     """Nothing is lost or read twice, whether a stream is cut or a file divided by place."""
     assert b"".join(reading.blocks(io.BytesIO(data), piece, ends, longest)) == data

@@ -93,7 +93,7 @@ def test_loss_and_every_gradient_equal_the_padded_implementation(kind: str, task
         torch.testing.assert_close(parameter.grad, gradient, atol=1e-5, rtol=1e-4, msg=named(name))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=12), st.integers(8, 60))
 def test_any_mixture_of_lengths_gives_what_padding_gives(lengths: list[int], piece: int) -> None:
     before = _packed.PIECE

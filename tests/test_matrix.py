@@ -59,7 +59,7 @@ def test_a_mistake_is_named_by_line_and_column(data: bytes, message: str) -> Non
     assert str(caught.value).startswith("folder/file.csv")
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(st.binary(max_size=60) | st.text("0123456789.,-e nNaA\n\r\"'", max_size=60).map(str.encode), st.booleans())
 def test_any_bytes_are_a_table_or_a_sentence(data: bytes, gaps: bool) -> None:
     try:

@@ -3,14 +3,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score, balanced_accuracy_score, f1_score
 
 from fedalign import metrics
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=60))
 @pytest.mark.filterwarnings("ignore:y_pred contains classes not in y_true", "ignore:A single label was found")
 def test_single_label_scores_are_scikit_learns(pairs: list[tuple[int, int]]) -> None:

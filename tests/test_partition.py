@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedalign.config import Partition
@@ -130,7 +130,6 @@ def test_original_gaps_stay_unknown() -> None:
     assert not any(bool(party.train.known[:, 0].any()) for party in found.parties)
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=6), st.integers(1, 12), st.integers(0, 99))
 def test_grouping_keeps_every_class_once(sizes: list[int], clients: int, seed: int) -> None:
     numbers = iter(range(sum(sizes)))

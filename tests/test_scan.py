@@ -161,7 +161,7 @@ def worker(kind: Segment, by_stem: bool) -> tuple[Rule, Worker]:
 
 @given(TEXTS, st.sampled_from(["line", "sentence", "paragraph", "document"]), st.booleans(), st.booleans())
 @example("İMr. Lie", "sentence", False, False)  # one word, and no abbreviation
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=1000)
 def test_counts_equal_the_plain_way(text: str, kind: Segment, wrapped: bool, by_stem: bool) -> None:
     rule, counting = worker(kind, by_stem)
     data = text.replace("\x1e", " ").encode()
