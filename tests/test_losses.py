@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -49,6 +50,15 @@ def test_an_unknown_label_has_no_gradient() -> None:
 def test_complement_asks_for_the_classes_not_ruled_out() -> None:
     """Logits 0 over four classes, class 0 ruled out: -log(3/4). Row 1 has its class and gives nothing."""
     batch = examples([[0, 0, 0, 0], [1, 0, 0, 0]], [[1, 0, 0, 0], [1, 1, 1, 1]])
+    assert float(losses.complement(torch.zeros(2, 4), batch)) == pytest.approx(-math.log(3 / 4) / 2)
+
+
+def test_a_pseudo_no_rules_nothing_out() -> None:
+    """Logits 0 over four classes, of which the client annotates class 0; a 'no' of class 1 is a guess: -log(3/4). On
+    row 1 nobody said anything, so it says nothing."""
+    batch = examples([[0, 0, 0, 0], [0, 0, 0, 0]], [[1, 1, 0, 0], [0, 1, 0, 0]])
+    batch = replace(batch, classes=torch.tensor([True, False, False, False]))
+    assert losses.none_of_own(batch).tolist() == [True, False]
     assert float(losses.complement(torch.zeros(2, 4), batch)) == pytest.approx(-math.log(3 / 4) / 2)
 
 

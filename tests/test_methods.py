@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fedalign import rooms
 from fedalign.algorithm import Algorithm
 from fedalign.algorithms.fedprox import FedProx
-from fedalign.algorithms.fedpu import FedPU
+from fedalign.algorithms.fedpu import FedPU, minus_log_of_the_others
 from fedalign.algorithms.fedrs import FedRS
 from fedalign.algorithms.moon import Moon
 from fedalign.algorithms.scaffold import CONTROL, Scaffold
@@ -21,7 +21,7 @@ from fedalign.client import Workbench, visit
 from fedalign.config import Training
 from fedalign.engines.local import Local
 from fedalign.errors import UserError
-from fedalign.federate import Plan
+from fedalign.federate import Plan, what_is_wrong
 from fedalign.model import DualEncoder, LabelEncoder
 from fedalign.types import Arrays, Examples, Server, Update
 from federations import plan, play
@@ -115,6 +115,22 @@ def test_scaffold_by_hand() -> None:
     for m in (0, 1):
         np.testing.assert_allclose(memory[m][CONTROL + "label_encoder.weight"], own[m][1], atol=1e-6)
     assert np.abs(x[0] - ENCODER).max() > 0.05  # it did move
+
+
+def test_scaffold_with_half_the_control_corrects_half_as_much() -> None:
+    """The variate is the step without its correction, so that with the same gradients it is the same."""
+    config = Training(optimizer="sgd", lr=0.5, epochs=1, batch_size=8)
+    name = CONTROL + "label_encoder.weight"
+    kept: dict[float, Arrays] = {}
+    for control in (1.0, 0.5, 0.25):
+        method = Scaffold(control=control)
+        server = method.start(model(), 2)
+        server = dataclasses.replace(
+            server, extra={key: torch.full_like(value, 0.125) for key, value in server.extra.items()}
+        )
+        _, kept[control] = visit(method, Workbench(model()), server, client(0), {}, config, (0, 1, 0))
+    for control in (0.5, 0.25):
+        np.testing.assert_allclose(kept[control][name], kept[1.0][name], atol=1e-6)
 
 
 def moon_loss(encoder: np.ndarray, head: np.ndarray, m: int, frozen: list[np.ndarray], mu: float, tau: float) -> float:
@@ -228,6 +244,19 @@ def test_fedpu_by_hand() -> None:
         torch.zeros(2, 3)[:1], batch.take(torch.tensor([0]))
     )
     assert float(clipped) == 0.0
+
+
+def test_fedpu_corrects_a_row_however_sure_the_model_is() -> None:
+    """With the highest logit a over zeros, 1 - p is about 2 e^-a and its -log has slope 1, and -1/2 at each other."""
+    for sure in (2.0, 15.0, 60.0):
+        logits = torch.tensor([[sure, 0.0, 0.0]], requires_grad=True)
+        found = minus_log_of_the_others(logits)
+        p = torch.softmax(logits.detach().double(), -1)[0]
+        others = torch.logsumexp(logits.detach()[:, 1:].double(), -1)
+        expected = [float(torch.logsumexp(logits.detach().double(), -1) - others), *(-torch.log1p(-p[1:])).tolist()]
+        assert found[0].tolist() == pytest.approx(expected)
+        (slope_here,) = torch.autograd.grad(found[0, 0], logits)
+        assert slope_here[0].tolist() == pytest.approx([float(p[0]), *(p[1:] - 0.5).tolist()], abs=1e-6)
 
 
 def test_fedpu_multi_label_takes_foreign_classes_for_negatives() -> None:
@@ -347,6 +376,22 @@ def test_a_value_out_of_range_is_named(name: str, options: dict[str, Any], messa
 def test_complement_is_refused_where_rows_have_several_classes() -> None:
     with pytest.raises(UserError, match="needs one class a row"):
         plan("fedavg", "multi", algorithm__complement=True).start()
+
+
+@pytest.mark.parametrize("name", ["fedavg", "moon", "scaffold"])
+def test_a_visit_that_ended_in_nonsense_leaves_the_memory_as_it_was(name: str) -> None:
+    prepared = plan(name, **FAR_APART)
+    train = prepared.federation.parties[0].train
+    arguments = (prepared.algorithm, Workbench(prepared.model), prepared.start())
+    _, before = visit(*arguments, train, {}, prepared.config.training, (1, 1, 0))
+    assert isinstance(train.x, torch.Tensor)
+    update, after_it = visit(
+        *arguments, dataclasses.replace(train, x=train.x * torch.inf), before, prepared.config.training, (1, 2, 0)
+    )
+    assert what_is_wrong(update, arguments[2], train.classes).endswith("are not finite")
+    assert after_it is before
+    update, _ = visit(*arguments, train, after_it, prepared.config.training, (1, 3, 0))
+    assert not what_is_wrong(update, arguments[2], train.classes)
 
 
 @pytest.mark.parametrize("name", ["moon", "scaffold"])

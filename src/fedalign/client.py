@@ -93,6 +93,8 @@ def _visit(
             algorithm.correct(now)
             onlooker.stepped()
     send, remember = algorithm.finish(now)
+    if not all(bool(torch.isfinite(weight).all()) for weight in model.parameters()):
+        return Update(model.arrays(), labelled_rows(now.data), data.classes, send), memory  # refused; it may recover
     kept = {} if not config.keep_optimizer else {k: v for opt in optimizers for k, v in stored(opt, names).items()}
     return Update(model.arrays(), labelled_rows(now.data), data.classes, send), {**remember, **kept}
 

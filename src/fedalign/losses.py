@@ -38,7 +38,12 @@ def carries_loss(data: Examples, task: Task) -> Tensor:
 
 def none_of_own(data: Examples) -> Tensor:
     """(n,) True on single-label rows whose local labels are all 'no': the class is one the client does not annotate."""
-    return data.known.any(1) & ~(data.known & (data.y > 0)).any(1)
+    return _annotated(data).any(1) & ~(data.known & (data.y > 0)).any(1)
+
+
+def _annotated(data: Examples) -> Tensor:
+    """(n, C) what a person said; a pseudo 'no' of a class that others annotate is a guess and rules nothing out."""
+    return data.known & data.classes
 
 
 def complement(logits: Tensor, batch: Examples) -> Tensor:
@@ -46,7 +51,7 @@ def complement(logits: Tensor, batch: Examples) -> Tensor:
     rows = none_of_own(batch)
     if not bool(rows.any()):
         return logits.sum() * 0
-    logits, ruled_out = logits[rows], batch.known[rows]
+    logits, ruled_out = logits[rows], _annotated(batch)[rows]
     possible = logits.masked_fill(ruled_out, -torch.inf)
     # a row with every class ruled out says nothing (and would be infinite)
     some = ~ruled_out.all(1)

@@ -13,6 +13,8 @@ from fedalign import losses
 from fedalign.algorithm import Algorithm
 from fedalign.types import Examples, Visit
 
+MOST = 13.8  # -log of a millionth
+
 
 @dataclass(frozen=True)
 class FedPU(Algorithm):
@@ -43,12 +45,15 @@ class FedPU(Algorithm):
         return loss + self.strength * risk
 
     def single(self, logits: Tensor, batch: Examples) -> Tensor:
-        not_this = -torch.log1p(-torch.softmax(logits, -1).clamp(max=1 - 1e-6))  # (n, C) l
+        if logits.shape[1] < 2:
+            return logits.sum() * 0
+        not_this = minus_log_of_the_others(logits)  # (n, C) l
         own, others = batch.classes.float(), (~batch.classes).float()
         unlabelled = losses.none_of_own(batch).float()  # (n,)
         labelled = ((batch.y > 0) & batch.known).any(1).float()
         negative = torch.einsum("nc,n,c->", not_this, unlabelled, own) / own.sum().clamp(min=1)
-        negative = negative - self.own_prior * (not_this * batch.y * batch.known).sum()
+        # subtracted, so it must not grow without bound
+        negative = negative - self.own_prior * (not_this.clamp(max=MOST) * batch.y * batch.known).sum()
         if self.clip:
             negative = negative.clamp(min=0)
         elsewhere = torch.einsum("nc,n,c->", not_this, labelled, others) / others.sum().clamp(min=1)
@@ -57,6 +62,14 @@ class FedPU(Algorithm):
     def multi(self, logits: Tensor, batch: Examples) -> Tensor:
         not_this = -torch.nn.functional.logsigmoid(-logits)
         return self.other_prior * not_this[:, ~batch.classes].sum() / (batch.drawn * logits.shape[1])
+
+
+def minus_log_of_the_others(logits: Tensor) -> Tensor:
+    """-log(1 - p) of each class, (n, C), with a gradient also where p is so near to one that a float cannot tell."""
+    top = torch.nn.functional.one_hot(logits.argmax(-1), logits.shape[1]).bool()
+    p = torch.softmax(logits, -1).masked_fill(top, 0)  # no other is above a half
+    highest = torch.logsumexp(logits, -1) - torch.logsumexp(logits.masked_fill(top, -torch.inf), -1)
+    return torch.where(top, highest.unsqueeze(-1), -torch.log1p(-p))
 
 
 algorithm = FedPU

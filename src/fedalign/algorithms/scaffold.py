@@ -25,7 +25,7 @@ class Scaffold(Algorithm):
     FedAvg. The same in both tasks; rows of classes without a loss have steps near zero.
     """
 
-    control: Annotated[float, Field(ge=0)] = 1.0
+    control: Annotated[float, Field(ge=0, le=1)] = 1.0
     server_rate: Annotated[float, Field(gt=0)] = 1.0
 
     def start(self, model: DualEncoder, num_clients: int) -> Server:
@@ -46,7 +46,9 @@ class Scaffold(Algorithm):
         change, new = {}, {}
         for name, weight, rate in rates(visit):
             step = (start[name] - weight.detach()) / (max(visit.steps, 1) * rate)
-            change[CONTROL + name] = step - visit.received[CONTROL + name] if visit.steps else torch.zeros_like(step)
+            # the step without the correction that was made in it is the new variate; this is how far it moved
+            moved = step - self.control * visit.received[CONTROL + name] - (1 - self.control) * own(visit, name)
+            change[CONTROL + name] = moved if visit.steps else torch.zeros_like(step)
             new[CONTROL + name] = own(visit, name) + change[CONTROL + name]
         return change, new
 
