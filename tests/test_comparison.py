@@ -3,6 +3,7 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fedalign import comparison, config, experiment
@@ -28,6 +29,95 @@ def test_every_row_of_the_tables_is_a_valid_configuration() -> None:
     assert "near" not in by_name["fedavg"].algorithm.options
     assert by_name["centralised"].partition.kind == "centralised"
     assert by_name["fedalign-plus"].algorithm.options["complement"] is True
+
+
+def test_an_override_reaches_every_method_that_has_the_option_but_not_what_makes_a_row() -> None:
+    names = ["fedavg", "fedprox-0.001", "fedalign", "fedalign-no-semantics", "centralised"]
+    overrides = ["algorithm.weighting=examples", "algorithm.near=98", "training.epochs=3"]
+    found = {cell.method: cell.config for cell in comparison.grid("r8-8", names, 1, Path("x"), overrides)}
+    assert {one.algorithm.options["weighting"] for one in found.values()} == {"examples"}
+    assert [found[name].algorithm.options["near"] for name in names[2:4]] == [98, 98]
+    assert found["fedavg"].training.epochs == 3
+    assert found["centralised"].training.epochs == 1
+    for override, words in (
+        ("algorithm.mu=0.1", "no method of this comparison has that option to change"),
+        ("algorithm.name=moon", "name methods with --algorithms"),
+    ):
+        with pytest.raises(UserError, match=words):
+            comparison.grid("r8-8", ["fedavg", "fedprox-0.001"], 1, Path("x"), [override])
+
+
+def test_a_row_is_what_its_title_says_whatever_the_file_names(tmp_path: Path) -> None:
+    other = script(tmp_path, "other.toml", to_toml(tiny("fedprox", algorithm__mu=0.3, algorithm__weighting="examples")))
+    cells = comparison.grid(str(other), ["fedalign", "fedalign-plus", "fedprox-0.001"], 1, Path("x"))
+    assert [cell.config.algorithm.name for cell in cells] == ["fedalign", "fedalign", "fedprox"]
+    assert cells[2].config.algorithm.options["mu"] == 0.001
+    assert {cell.config.algorithm.options["weighting"] for cell in cells} == {"examples"}
+
+
+def own_files(tmp_path: Path, test: float = 0.25, validation: float = 0.25) -> str:
+    """Three sites with two measurements of each of four kinds, two kinds a site."""
+    rng = np.random.default_rng(0)
+    for site, kinds in (("a", "pq"), ("b", "qr"), ("c", "rs")):
+        rows = [f"{x:.3f},{y:.3f},{kind}" for kind in kinds for x, y in rng.normal("pqrs".index(kind), 0.3, (20, 2))]
+        (tmp_path / f"{site}.csv").write_text("\n".join(["x,y,kind", *rows]) + "\n")
+    table = f"""
+rounds = 2
+clients_per_round = 2
+[dataset]
+name = "files"
+features = ["x", "y"]
+label = "kind"
+test = {test}
+validation = {validation}
+parties = {{ a = "a.csv", b = "b.csv", c = "c.csv" }}
+[encoder]
+name = "mlp"
+dim = 8
+hidden = 8
+[training]
+epochs = 1
+"""
+    return str(script(tmp_path, "sites.toml", table))
+
+
+def test_the_upper_line_of_own_files_learns_from_all_of_them(tmp_path: Path) -> None:
+    preset = own_files(tmp_path)
+    (cell,) = comparison.grid(preset, ["centralised"], 1, tmp_path / "all")
+    plan = experiment.plan(cell.config)
+    apart = experiment.plan(config.load(preset))
+    assert [party.name for party in plan.federation.parties] == ["everyone"]
+    everyone = plan.federation.parties[0]
+    assert len(everyone.train) == sum(len(party.train) for party in apart.federation.parties)
+    assert int(everyone.train.known.sum()) == sum(int(party.train.known.sum()) for party in apart.federation.parties)
+    assert everyone.train.classes.all()
+    list(comparison.play([cell], lambda cell: experiment.Watch()))
+    assert '"clients": [0]' in (cell.folder / "metrics.jsonl").read_text()
+    with pytest.raises(UserError, match=r"bring their own parties; remove partition\.kind"):
+        experiment.plan(config.load(preset, ["partition.kind=category"]))
+
+
+def test_nothing_is_trained_that_could_not_be_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    preset, out = own_files(tmp_path, test=0.0), tmp_path / "all"
+    assert fedalign("compare", preset, "--out", out) == 2
+    assert "a comparison needs test rows; set dataset.test" in capsys.readouterr().err
+    preset = own_files(tmp_path, validation=0.0)
+    assert fedalign("compare", preset, "--out", out, "--set", "training.label_lr=0.01") == 2
+    assert "set dataset.validation, or make the two rates the same" in " ".join(capsys.readouterr().err.split())
+    assert not list(out.rglob("config.toml"))
+
+
+def test_methods_for_one_class_a_row_are_left_out_where_rows_have_several(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    preset = script(tmp_path, "multi.toml", to_toml(tiny("fedalign", "multi", rounds=1)))
+    out = tmp_path / "all"
+    assert fedalign("compare", preset, "--algorithms", "fedavg-complement,fedavg", "--out", out) == 0
+    assert "left out, for it needs one class a row: FedAvg + complement" in " ".join(capsys.readouterr().err.split())
+    assert [path.parent.parent.name for path in out.rglob("config.toml")] == ["fedavg"]
+    assert fedalign("compare", preset, "--algorithms", "fedalign-plus", "--out", out) == 2
+    assert fedalign("run", preset, "--set", "algorithm.complement=true", "--out", tmp_path / "one") == 2
+    assert not (tmp_path / "one").exists()
 
 
 def test_baselines_are_tried_at_both_rates_where_the_published_code_differs() -> None:

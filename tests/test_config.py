@@ -68,6 +68,10 @@ def test_the_paper_profile_changes_defaults_and_a_users_setting_wins() -> None:
         (["encoder.heads=3"], "encoder.dim (256) must be a multiple of encoder.heads (3)"),
         (["profile=mine"], "profile: input should be 'released' or 'paper', not 'mine'"),
         (["seed=-1"], "seed: input should be greater than or equal to 0"),
+        (["partition.seed=-1"], "partition.seed: input should be greater than or equal to 0"),
+        (["training.lr=inf"], "training.lr: input should be a finite number"),
+        (["algorithm.clamp=nan"], "algorithm.clamp: input should be a finite number, not nan"),
+        (["encoder.dropout=1"], "encoder.dropout: input should be less than 1, not 1"),
     ],
 )
 def test_a_mistake_gets_one_sentence_with_the_fix(overrides: list[str], message: str) -> None:

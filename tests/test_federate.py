@@ -7,10 +7,12 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from fedalign import experiment
 from fedalign.engines.local import Local, LocalEngine
 from fedalign.errors import UserError
 from fedalign.federate import Plan, Reply, Round, rounds
@@ -118,6 +120,38 @@ def test_several_such_rounds_in_a_row_stop_the_run() -> None:
             for now in rounds(prepared, engine, prepared.start()):
                 seen.append(now.number)
     assert seen == [1, 2]  # each was handed out, and so checkpointed, before the run stopped
+
+
+def nothing_held_out(prepared: Plan) -> Plan:
+    parties = [dataclasses.replace(party, validation=None) for party in prepared.federation.parties]
+    return dataclasses.replace(prepared, federation=dataclasses.replace(prepared.federation, parties=parties))
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"min_clients": 4}, "min_clients = 4 is never reached, for a round has 3 clients; lower it"),
+        ({"task": "multi", "thresholds": True}, "thresholds are chosen on validation rows, and there are none"),
+    ],
+)
+def test_what_cannot_come_true_is_refused_before_training(
+    tmp_path: Path, changes: dict[str, Any], sentence: str
+) -> None:
+    prepared = nothing_held_out(plan("fedalign", **changes))
+    with pytest.raises(UserError, match=sentence):
+        experiment.run(prepared.config, tmp_path / "run", prepared=prepared)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_gate_that_no_class_can_pass_is_said(tmp_path: Path) -> None:
+    said: list[str] = []
+    prepared = nothing_held_out(plan("fedalign", "multi", rounds=1))
+    watch = experiment.Watch(on_warning=said.append)
+    experiment.run(prepared.config, tmp_path / "run", watch=watch, prepared=prepared)
+    assert said == [
+        "no party holds validation rows, so no class passes the gate for pseudo labels; set dataset.validation to a "
+        "share, or algorithm.gate to 0"
+    ]
 
 
 def test_a_run_that_stopped_so_can_be_resumed(tmp_path: Path) -> None:

@@ -28,6 +28,12 @@ class Bag(nn.Module):
     def forward(self, x):
         return self.tail(self.bag(x.values.long(), x.offsets[:-1]))
 
+class Padding(Bag):
+    # like most modules for sequences it cannot read nothing
+    def forward(self, x):
+        rows = [self.bag.weight[row.long()] for row in x.values.split(x.lengths.tolist())]
+        return self.tail(nn.utils.rnn.pad_sequence(rows, batch_first=True).mean(1))
+
 class Plain(nn.Module):
     def __init__(self, size, width):
         super().__init__()
@@ -90,6 +96,12 @@ def test_it_trains_and_the_same_seed_gives_the_same_weights(mine: str) -> None:
     again = play(experiment.plan(with_encoder(f"{mine}:Bag", dim=10)))
     assert same(first[-1].server.weights, again[-1].server.weights)
     assert not same(first[0].server.weights, first[-1].server.weights)
+
+
+def test_it_is_not_asked_to_read_a_batch_without_rows(mine: str) -> None:
+    """Of two rows a batch often none has a class of the client."""
+    config = tiny("fedavg", encoder={"name": f"{mine}:Padding"}, training__batch_size=2, rounds=1)
+    assert play(experiment.plan(config))[-1].scores is not None
 
 
 def test_a_round_depends_on_its_own_key_alone_so_a_run_can_be_resumed(mine: str) -> None:

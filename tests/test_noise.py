@@ -6,7 +6,7 @@ import torch
 from fedalign.noise import Noise, dropout, keep_, levels, scale
 
 
-@pytest.mark.parametrize("rate", [0.1, 0.25, 0.5, 0.8])
+@pytest.mark.parametrize("rate", [0.1, 0.25, 0.5, 0.8, 0.9999])
 def test_the_share_of_dropped_values_is_the_rate(rate: float) -> None:
     mask = Noise(1, 2, 3).mask((1000, 1000), rate)
     assert set(mask.unique().tolist()) == {-1, 0}

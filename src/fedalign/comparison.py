@@ -15,9 +15,12 @@ from fedalign.config import Config
 from fedalign.errors import UserError, nearest
 from fedalign.files import csv_text, write_atomically
 from fedalign.paper.methods import GROUPS, METHODS, Method
+from fedalign.rooms import find, option_names
 from fedalign.runfolder import RunFolder
+from fedalign.types import Federation
 
 MEASURES = ("f1", "accuracy")
+OPTION = "algorithm."
 
 
 @dataclass(frozen=True)
@@ -69,21 +72,40 @@ def method(name: str) -> Method:
 def grid(
     preset: str, names: Sequence[str], seeds: int, out: Path, overrides: Sequence[str] = (), rounds: int | None = None
 ) -> list[Cell]:
-    """All runs, seed by seed, so that an interrupted comparison still compares all methods."""
-    base = configs.load(preset, overrides, rounds=rounds)
-    cells = []
+    """All runs, seed by seed, so that an interrupted comparison still compares all methods.
+
+    An override of an algorithm's option reaches every method that has the option, but not what makes a row: FedProx
+    with mu = 0.001 keeps its mu.
+    """
+    options = {key.removeprefix(OPTION): value for key, value in map(_option, overrides) if key.startswith(OPTION)}
+    if "name" in options:
+        raise UserError("--set algorithm.name chooses no method here; name methods with --algorithms")
+    base = configs.load(preset, [text for text in overrides if not text.strip().startswith(OPTION)], rounds=rounds)
+    shared = {"weighting": base.algorithm.options.get("weighting", "equal"), **options}
+    cells, unused = [], set(options)
     for number in range(seeds):
         for name in names:
             chosen = method(name)
+            algorithm = chosen.settings["algorithm"]
+            known = option_names(find("algorithms", algorithm["name"]))
+            meant = {key: value for key, value in shared.items() if key in known and key not in algorithm}
+            unused -= meant.keys()
             for rate in rates(base, chosen):
-                settings: dict[str, Any] = {"seed": base.seed + number}
+                settings: dict[str, Any] = {"seed": base.seed + number, "algorithm": meant}
                 if rate is not None:
                     settings["training"] = {"lr": rate, "label_lr": rate}
                 config = configs.overlaid(base, chosen.settings, settings)
                 label = name if name in METHODS else Path(name).stem  # a file goes by its name
                 label = label if rate is None else f"{label}@{rate:g}"
                 cells.append(Cell(name, rate, config.seed, config, out / label / f"seed-{config.seed}"))
+    if unused:
+        raise UserError(f"--set {OPTION}{min(unused)}: no method of this comparison has that option to change")
     return cells
+
+
+def _option(override: str) -> tuple[str, Any]:
+    path, value = configs.parse(override)
+    return ".".join(path), value
 
 
 def rates(base: Config, chosen: Method) -> list[float | None]:
@@ -103,8 +125,29 @@ def play(cells: Sequence[Cell], watch: Callable[[Cell], experiment.Watch]) -> It
         if begun:
             folder.check_same(cell.config)
         if not folder.finished_with(cell.config):
-            experiment.run(cell.config, cell.folder, resume=begun, watch=watch(cell))
+            prepared = experiment.plan(cell.config)
+            check_measurable(cell, prepared.federation)
+            experiment.run(cell.config, cell.folder, resume=begun, watch=watch(cell), prepared=prepared)
         yield cell
+
+
+def check_measurable(cell: Cell, data: Federation) -> None:
+    """A comparison needs rows to compare on, and others to choose a rate on."""
+    if data.test is None or not len(data.test):
+        raise UserError("a comparison needs test rows; set dataset.test to a share, for example 0.2")
+    if cell.rate is not None and not any(party.validation is not None for party in data.parties):
+        raise UserError(
+            "training.label_lr differs from training.lr, so methods are tried at both and the better is chosen on "
+            "validation rows, of which there are none; set dataset.validation, or make the two rates the same"
+        )
+
+
+def fitting(cells: Sequence[Cell]) -> tuple[list[Cell], list[str]]:
+    """The runs that these data allow, and the titles of methods that they do not."""
+    narrow = {cell.method for cell in cells if cell.config.algorithm.options.get("complement")}
+    if not narrow or experiment.load(cells[0].config).task == "single":
+        return list(cells), []
+    return [cell for cell in cells if cell.method not in narrow], [method(name).title for name in sorted(narrow)]
 
 
 def table(cells: Sequence[Cell]) -> list[Row]:
@@ -125,7 +168,7 @@ def table(cells: Sequence[Cell]) -> list[Row]:
 
 
 def _validation(result: dict[str, Any]) -> float:
-    return float(result.get("validation", result["last"])["f1"])
+    return float((result.get("validation") or result["last"])["f1"])
 
 
 def _row(name: str, rate: float | None, runs: list[tuple[Cell, dict[str, Any]]]) -> Row:

@@ -16,7 +16,7 @@ from fedalign.rooms import build, explain, find, option_names
 
 
 class Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class Choice(BaseModel):
@@ -53,7 +53,7 @@ class Partition(Section):
     classes_per_client: int = Field(3, ge=1)
     rows: Literal["shuffle", "subject"] = "shuffle"
     cover: bool = False  # draw again until every class has an owner
-    seed: int | None = None  # None: the run's seed
+    seed: int | None = Field(None, ge=0)  # None: the run's seed
 
 
 class Labels(Section):
@@ -112,7 +112,7 @@ def load(source: str, overrides: Iterable[str] = (), **changes: Any) -> Config:
     if source not in presets():
         _complete_paths(table, Path(source).resolve().parent)
     given = [(key.split("."), value) for key, value in changes.items() if value is not None]
-    _set_all(table, [*map(_parse, overrides), *given])
+    _set_all(table, [*map(parse, overrides), *given])
     _complete_paths(table, Path.cwd())
     return from_table(table, where=source)
 
@@ -211,7 +211,8 @@ def _complete_paths(table: dict[str, Any], folder: Path) -> None:
             table["dataset"] = beside(dataset, folder)
 
 
-def _parse(override: str) -> tuple[list[str], Any]:
+def parse(override: str) -> tuple[list[str], Any]:
+    """`a.b=c` as a path and a value."""
     key, sign, text = override.partition("=")
     if not sign or not key.strip():
         raise UserError(f"--set {override!r} must look like training.epochs=3")

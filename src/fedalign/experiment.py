@@ -74,8 +74,12 @@ def load(config: Config) -> Pool | Federation:
 
 def federation(config: Config) -> Federation:
     """The data of a configuration, divided among its clients."""
-    loaded = load(config)
-    return loaded if isinstance(loaded, Federation) else partition.divide(loaded, config.partition, config.seed)
+    loaded, kind = load(config), config.partition.kind
+    if isinstance(loaded, Pool):
+        return partition.divide(loaded, config.partition, config.seed)
+    if kind not in ("none", "centralised"):
+        raise UserError(f"these data bring their own parties; remove partition.kind = {kind!r}")
+    return loaded if kind == "none" else partition.gathered(loaded)
 
 
 def plan(config: Config, data: Federation | None = None) -> Plan:
@@ -119,6 +123,9 @@ def run(
         folder = RunFolder.existing(out)
         folder.check_same(config)
     prepared = prepared or plan(config)
+    first = prepared.start()  # says what does not fit before a folder is made
+    if opened is None:
+        check_simulated(prepared, watch.on_warning)
     if not resume:
         folder = RunFolder.create(out, config)
     with folder.lock(), ExitStack() as stack:
@@ -127,7 +134,7 @@ def run(
         options = rooms.build("engines", config.engine.name, config.engine.options)
         memory = ClientMemory(folder.checkpoints, getattr(options, "memory_mb", 1024))
         mark = fingerprint(prepared)
-        done, server = folder.load_round(prepared.start(), memory, mark, watch.on_warning)
+        done, server = folder.load_round(first, memory, mark, watch.on_warning)
         engine = opened or stack.enter_context(options.open(prepared, memory))
         engine.on_visit = watch.on_visit
         watch.on_start(prepared, done)
@@ -145,6 +152,27 @@ def run(
         thresholds = final_checks(prepared, engine, server.weights, result)
         folder.finish(server.weights, label_card(prepared, thresholds), result)
     return result
+
+
+def check_simulated(prepared: Plan, warn: Callable[[str], None]) -> None:
+    """What a simulation knows beforehand and a deployment does not: who takes part, and whether rows are held out."""
+    config, parties = prepared.config, prepared.federation.parties
+    most = min(config.clients_per_round, len(parties))
+    if config.min_clients > most:
+        raise UserError(
+            f"min_clients = {config.min_clients} is never reached, for a round has {most} clients; lower it"
+        )
+    if any(party.validation is not None for party in parties):
+        return
+    if config.thresholds:
+        raise UserError(
+            "thresholds are chosen on validation rows, and there are none; set dataset.validation to a share"
+        )
+    if prepared.algorithm.watches(prepared.federation.task):
+        warn(
+            "no party holds validation rows, so no class passes the gate for pseudo labels; set dataset.validation to "
+            "a share, or algorithm.gate to 0"
+        )
 
 
 def final_checks(prepared: Plan, engine: Engine, weights: Arrays, result: dict[str, Any]) -> torch.Tensor | None:

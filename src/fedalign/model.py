@@ -53,6 +53,8 @@ class DualEncoder(nn.Module):
         if self.keyed:
             return self.data_encoder(x, noise)
         self.data_encoder.train(noise is not None)
+        if not len(x):  # a batch none of whose rows has a loss; few modules read nothing
+            return torch.zeros(0, self.label_encoder.weight.shape[1])
         return self.data_encoder(x)
 
     def forward(self, x: Rows, noise: Noise | None = None) -> Tensor:

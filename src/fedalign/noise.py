@@ -48,8 +48,8 @@ class Noise:
 
 
 def levels(rate: float) -> int:
-    """How many of 256 byte values drop."""
-    return round(rate * 256)
+    """How many of 256 byte values drop; never all of them."""
+    return min(round(rate * 256), 255)
 
 
 def scale(rate: float) -> float:

@@ -12,7 +12,7 @@ from torch import Tensor
 from fedalign.config import Partition
 from fedalign.errors import UserError
 from fedalign.keys import numpy_generator
-from fedalign.types import Examples, Federation, Party, Pool
+from fedalign.types import Examples, Federation, Party, Pool, pooled
 
 ATTEMPTS = 1000  # draws of class sets until every class has an owner
 
@@ -29,6 +29,13 @@ def divide(pool: Pool, how: Partition, seed: int) -> Federation:
     else:
         raise UserError("this data set is not divided into clients; set partition.kind to random-classes or category")
     return Federation(pool.task, pool.label_names, parties, pool.inputs, pool.test)
+
+
+def gathered(federation: Federation) -> Federation:
+    """One client with the rows of all parties, each with the labels its party gave: what pooling the data would do."""
+    held = [party.validation for party in federation.parties if party.validation is not None]
+    everyone = Party("everyone", pooled([party.train for party in federation.parties]), pooled(held) if held else None)
+    return replace(federation, parties=[everyone])
 
 
 def show(rows: Examples, chosen: Tensor, classes: Tensor, single: bool) -> Examples:

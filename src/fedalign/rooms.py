@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import importlib.util
+import math
 import pkgutil
 import sys
 from collections.abc import Mapping
@@ -83,6 +84,8 @@ def build(room: str, name: str, options: Mapping[str, Any]) -> Any:
     for key in options:
         if key not in fields:
             raise UserError(f"{word} {name} has no option {key!r}{nearest(key, fields)}")
+        if isinstance(options[key], float) and not math.isfinite(options[key]):
+            raise UserError(f"{word}.{key}: input should be a finite number, not {options[key]!r}")
     try:
         return TypeAdapter(kind).validate_python(dict(options))
     except ValidationError as error:

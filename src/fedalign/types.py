@@ -102,6 +102,20 @@ class Examples:
         )
 
 
+def pooled(parts: Sequence[Examples]) -> Examples:
+    """The rows of all parties, each with the labels that its party knows."""
+    x: Rows
+    sequences = [part.x for part in parts if isinstance(part.x, Sequences)]
+    if sequences:
+        lengths = torch.cat([part.lengths for part in sequences])
+        offsets = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
+        x = Sequences(torch.cat([part.values for part in sequences]), offsets)
+    else:
+        x = torch.cat([part.x for part in parts if isinstance(part.x, Tensor)])
+    classes = torch.stack([part.classes for part in parts]).any(0)
+    return Examples(x, torch.cat([part.y for part in parts]), torch.cat([part.known for part in parts]), classes)
+
+
 @dataclass(frozen=True)
 class Party:
     """One client: its name and the rows it holds. `truth` is for measuring in simulations; no algorithm sees it."""

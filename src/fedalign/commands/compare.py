@@ -12,6 +12,7 @@ import typer
 from rich.markup import escape
 
 from fedalign.console import note, output, screen, suggest
+from fedalign.errors import UserError
 
 if TYPE_CHECKING:
     from fedalign.comparison import Cell, Row
@@ -31,7 +32,8 @@ def command(
     rounds: Annotated[int | None, typer.Option(help="Number of rounds.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of all runs; default runs/compare_PRESET.")] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override one setting of every run.")
+        list[str] | None,
+        typer.Option("--set", metavar="A.B=C", help="Override one setting of every run, but not what makes a row."),
     ] = None,
     report: Annotated[bool, typer.Option(help="Write report.html, now and then while the runs go on.")] = True,
     dry: Annotated[bool, typer.Option("--show", help="Only show the table of what is finished.")] = False,
@@ -42,7 +44,11 @@ def command(
 
     out = out or Path("runs") / f"compare_{Path(preset).stem}"
     names = comparison.methods_named([word.strip() for word in algorithms.split(",") if word.strip()])
-    cells = comparison.grid(preset, names, seeds, out, settings or [], rounds)
+    cells, unfit = comparison.fitting(comparison.grid(preset, names, seeds, out, settings or [], rounds))
+    if unfit:
+        note(f"left out, for it needs one class a row: {', '.join(unfit)}")
+    if not cells:
+        raise UserError("no method of this comparison fits multi-label data; choose others with --algorithms")
     page = LivePage(out, note)
     try:
         if not dry:

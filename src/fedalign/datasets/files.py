@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
-import torch
 from pydantic import Field
 
 from fedalign.agreement import agree, examples, offer
@@ -27,7 +26,7 @@ from fedalign.keys import numpy_generator
 from fedalign.labels.names import allowed, normalised
 from fedalign.reading import Reading, Records, limited, read_all
 from fedalign.terms import Agreed, Wording
-from fedalign.types import Examples, Federation, Party, Rows, Sequences, Task
+from fedalign.types import Examples, Federation, Party, Task, pooled
 
 # data in a form that is not read: better said than passed over
 UNREAD = re.compile(
@@ -317,20 +316,6 @@ def hold_out(labels: Labels, share: float, party: str, word: str) -> tuple[np.nd
         rows = order[rarest[order] == c]
         held[rows[: min(round(share * len(rows)), len(rows) - 1)]] = True
     return np.flatnonzero(held), np.flatnonzero(~held)
-
-
-def pooled(parts: Sequence[Examples]) -> Examples:
-    """The test rows of all parties, each with the labels that its party knows."""
-    x: Rows
-    sequences = [part.x for part in parts if isinstance(part.x, Sequences)]
-    if sequences:
-        lengths = torch.cat([part.lengths for part in sequences])
-        offsets = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
-        x = Sequences(torch.cat([part.values for part in sequences]), offsets)
-    else:
-        x = torch.cat([part.x for part in parts if isinstance(part.x, torch.Tensor)])
-    classes = torch.stack([part.classes for part in parts]).any(0)
-    return Examples(x, torch.cat([part.y for part in parts]), torch.cat([part.known for part in parts]), classes)
 
 
 def read_aliases(path: Path) -> dict[str, str]:

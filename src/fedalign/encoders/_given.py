@@ -84,7 +84,7 @@ def checked(module: nn.Module, shape: Shape) -> int:
     if changed:
         raise UserError(
             f"{name} keeps running statistics ({changed[0]}), which are no weights and are not averaged; use LayerNorm "
-            "or GroupNorm, or track_running_stats=False"
+            "or GroupNorm"
         )
     return int(found.shape[1])
 

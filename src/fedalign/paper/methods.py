@@ -22,6 +22,10 @@ def _method(title: str, algorithm: str, **options: Any) -> Method:
     return Method(title, {"algorithm": {"name": algorithm, **options}, "labels": NO_NAMES})
 
 
+def _fedalign(title: str, **options: Any) -> Method:
+    return Method(title, {"algorithm": {"name": "fedalign", **options}}, follows_rates=True)
+
+
 METHODS: dict[str, Method] = {
     "fedavg": _method("FedAvg", "fedavg"),
     "fedprox-0.001": _method("FedProx (mu=0.001)", "fedprox", mu=0.001),
@@ -31,22 +35,19 @@ METHODS: dict[str, Method] = {
     "fedpu": _method("FedPU", "fedpu"),
     "fedrs-0.5": _method("FedRS (alpha=0.5)", "fedrs", alpha=0.5),
     "fedrs-0.9": _method("FedRS (alpha=0.9)", "fedrs", alpha=0.9),
-    "fedalign": Method("FedAlign", follows_rates=True),
+    "fedalign": _fedalign("FedAlign"),
     # ablations
-    "fedalign-no-alignment": Method("FedAlign w/o AL", {"algorithm": {"alignment": False}}, follows_rates=True),
-    "fedalign-no-semantics": Method(
-        "FedAlign w/o SE",
-        {"algorithm": {"semantics": "none", "alternating": False, "owner_rows": False}, "labels": NO_NAMES},
+    "fedalign-no-alignment": _fedalign("FedAlign w/o AL", alignment=False),
+    "fedalign-no-semantics": _method(
+        "FedAlign w/o SE", "fedalign", semantics="none", alternating=False, owner_rows=False
     ),
-    "fedalign-random-names": Method(
-        "FedAlign, random rows", {"algorithm": {"semantics": "random"}}, follows_rates=True
-    ),
-    "fedalign-no-alternation": Method("FedAlign w/o AT", {"algorithm": {"alternating": False}}, follows_rates=True),
+    "fedalign-random-names": _fedalign("FedAlign, random rows", semantics="random"),
+    "fedalign-no-alternation": _fedalign("FedAlign w/o AT", alternating=False),
     # beyond the paper
     "fedavg-owner-rows": _method("FedAvg + owner rows", "fedavg", owner_rows=True),
     "fedavg-complement": _method("FedAvg + complement", "fedavg", complement=True),
     "fedavg-both": _method("FedAvg + owner rows + complement", "fedavg", owner_rows=True, complement=True),
-    "fedalign-plus": Method("FedAlign-plus", {"algorithm": {"complement": True}}, follows_rates=True),
+    "fedalign-plus": _fedalign("FedAlign-plus", complement=True),
     "centralised": Method(
         "centralised",
         {
@@ -54,6 +55,7 @@ METHODS: dict[str, Method] = {
             "labels": NO_NAMES,
             "partition": {"kind": "centralised"},
             "clients_per_round": 1,
+            "min_clients": 1,
             "training": {"epochs": 1},
         },
     ),
