@@ -187,14 +187,14 @@ def score(
 
 
 def count(bench: Workbench, weights: Arrays, rows: Examples, thresholds: torch.Tensor | None) -> torch.Tensor:
-    """(C, 4) counts, or (T, C, 4) for a grid of thresholds (T,)."""
+    """(C, 4) counts at 0.5 or at one threshold a class (C,), or (T, C, 4) for a grid of thresholds (T, 1)."""
     model = bench.start.load(weights)
     total: torch.Tensor | None = None
     for chosen in torch.arange(len(rows)).split(CHUNK):
         part = rows.take(chosen)
         with torch.no_grad():
             logits = model(part.x)
-        if thresholds is not None and thresholds.dim() == 1 and len(thresholds) != len(rows.classes):
+        if thresholds is not None and thresholds.dim() == 2:
             found = metrics.count_at(logits, part.y, part.known, thresholds)
         else:
             found = metrics.count(metrics.decide(logits, model.task, thresholds), part.y, part.known)
