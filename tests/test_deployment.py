@@ -479,7 +479,8 @@ def test_a_party_keeps_its_memory_of_two_rounds_at_most(tmp_path: Path) -> None:
     assert float(memory.before(3, (), 0)["x"]) == 2.0
     assert float(memory.before(4, (), 0)["x"]) == 3.0
     assert memory.before(1, (), 0) == {}
-    assert len(list(tmp_path.rglob("*.safetensors"))) == 2
+    kept = list(tmp_path.rglob("*.safetensors"))
+    assert [stat.S_IMODE(path.stat().st_mode) for path in kept] == [0o600] * 2
     memory.keep(2, {"x": torch.tensor([20.0])})  # the server went back a round: what came after is void
     assert float(memory.before(9, (), 0)["x"]) == 20.0
     assert party.Memory(tmp_path, "../../other").folder.parent == tmp_path  # a run's key is not a path
@@ -743,8 +744,17 @@ def test_a_receipt_of_too_large_a_message_is_made_without_unpacking_it() -> None
     assert noted["weights.layout"] == {"float32": '[["w", [10000]]]'}
 
 
-def test_the_kit_holds_what_server_and_parties_need(tmp_path: Path) -> None:
+def test_the_kit_holds_what_server_and_parties_need(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    published: dict[str, int] = {}  # name of a file -> its mode in the moment it is there
+    real = Path.replace
+
+    def replace(part: Path, target: Path) -> Path:
+        published[target.name] = stat.S_IMODE(part.stat().st_mode)
+        return real(part, target)
+
+    monkeypatch.setattr(Path, "replace", replace)
     kit.write_kit(tmp_path / "kit", settings(), ["north", "south"], "127.0.0.1", 8000)
+    assert [published[name] for name in ("server.key", "north", "south")] == [0o600] * 3
     names = {str(path.relative_to(tmp_path / "kit")) for path in (tmp_path / "kit").rglob("*") if path.is_file()}
     assert {"app/pyproject.toml", "app/fedalign_app.py", "certificates/ca.crt", "keys/north", "README.md"} <= names
     assert (tmp_path / "kit" / "keys" / "north").stat().st_mode & 0o077 == 0

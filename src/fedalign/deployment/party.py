@@ -23,7 +23,7 @@ from fedalign.cache import Prepared
 from fedalign.client import Workbench, visit
 from fedalign.config import Config
 from fedalign.errors import UserError
-from fedalign.files import write_atomically
+from fedalign.files import PRIVATE, write_atomically
 from fedalign.terms import Agreed
 from fedalign.types import Arrays, Examples, Federation, Party, Sequences, Server, size_of
 
@@ -227,7 +227,7 @@ class Memory:
 
     def keep(self, number: int, arrays: Arrays) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(self._path(number), save(arrays))
+        write_atomically(self._path(number), save(arrays), PRIVATE)
         earlier = sorted(found for found in self._rounds() if found < number)
         for old in [*earlier[:-1], *(found for found in self._rounds() if found > number)]:
             self._path(old).unlink()
