@@ -15,7 +15,7 @@ import torch
 from fedalign import experiment
 from fedalign.engines.local import Local, LocalEngine
 from fedalign.errors import UserError
-from fedalign.federate import Plan, Reply, Round, rounds
+from fedalign.federate import Plan, Reply, Round, rounds, what_is_wrong
 from fedalign.types import Server, Update
 from federations import plan, same, script
 from test_cli import fedalign
@@ -76,6 +76,9 @@ SPOILS: list[tuple[Spoil | None, str]] = [
     (with_weight("label_encoder.weight", lambda w: w.half()), "torch.float16"),
     (lambda u: dataclasses.replace(u, weights={**u.weights, "more": torch.zeros(1)}), "not part of this model"),
     (lambda u: dataclasses.replace(u, weights=dict(list(u.weights.items())[1:])), "is missing"),
+    (lambda u: dataclasses.replace(u, extra={"more": torch.zeros(1)}), "array 'more' is not part of this model"),
+    (spoilt(1e38), "is further from the server's than training can move it"),
+    (spoilt(-3e38), "is further from the server's than training can move it"),
     (lambda u: dataclasses.replace(u, classes=~u.classes), "did not declare"),
     (lambda u: dataclasses.replace(u, classes=u.classes[:-1]), "another length"),
 ]
@@ -103,6 +106,48 @@ def test_scaffolds_variates_are_checked_too() -> None:
         return dataclasses.replace(update, extra={**update.extra, name: update.extra[name] * float("nan")})
 
     assert "not finite" in str(play(prepared, 2, spoil)[0].record["refused"])
+
+
+@pytest.mark.parametrize(
+    ("extra", "reason"),
+    [({"more": torch.zeros(1)}, "not part of this model"), ({"control:label_encoder.bias": 1e38}, "further from")],
+)
+def test_scaffold_takes_no_other_array_and_none_of_any_size(extra: dict[str, torch.Tensor], reason: str) -> None:
+    prepared = plan("scaffold", clients_per_round=4)
+
+    def spoil(update: Update) -> Update:
+        spoilt = {
+            name: torch.zeros_like(update.extra.get(name, torch.zeros(1))) + value for name, value in extra.items()
+        }
+        return dataclasses.replace(update, extra={**update.extra, **spoilt})
+
+    found = play(prepared, 2, spoil)
+    assert reason in str(found[0].record["refused"])
+    assert same(found[-1].server.extra, play(prepared, 2, None)[-1].server.extra)
+
+
+def test_the_bound_on_a_change_grows_with_the_model() -> None:
+    """The largest weight is 9: a change of 1,000 x (1 + 9) is the most that is taken."""
+    server = Server({"a": torch.tensor([9.0, 0.0]), "b": torch.tensor([1.0])}, 1, ())
+    classes = torch.tensor([True])
+    for change, refused in ((10_000.0, False), (10_001.0, True), (-10_000.0, False), (-10_001.0, True)):
+        weights = {"a": server.weights["a"], "b": server.weights["b"] + change}
+        assert bool(what_is_wrong(Update(weights, 1, classes), server, classes)) == refused, change
+
+
+def test_a_reason_stays_short_whatever_a_reply_holds() -> None:
+    name = "x" * 1_000_000
+    found = play(
+        plan("fedavg", clients_per_round=4), 1, lambda u: dataclasses.replace(u, weights={**u.weights, name: u.classes})
+    )
+    assert len(json.dumps(found[0].record["refused"])) < 400
+
+
+def test_where_all_replies_are_not_finite_the_model_is_the_suspect() -> None:
+    prepared = plan("fedavg", clients_per_round=4, patience=1)
+    weights = {name: value * float("nan") for name, value in prepared.start().weights.items()}
+    with Local(workers=1).open(prepared) as engine, pytest.raises(UserError, match="own weights are the suspect"):
+        list(rounds(prepared, engine, dataclasses.replace(prepared.start(), weights=weights)))
 
 
 def test_too_few_good_replies_keep_the_old_weights() -> None:

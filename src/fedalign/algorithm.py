@@ -68,7 +68,7 @@ class Algorithm:
         """Called after each optimiser step; may change the model's weights."""
 
     def finish(self, visit: Visit) -> tuple[Arrays, Arrays]:
-        """(sent beside the weights, remembered by the client)."""
+        """(sent beside the weights, remembered by the client). Sent are arrays like those of the server's `extra`."""
         return {}, {}
 
     def aggregate(self, server: Server, updates: Sequence[Update]) -> Server:

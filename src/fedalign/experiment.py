@@ -149,7 +149,7 @@ def run(
             folder.note_time(now.number, seconds)
             watch.on_round(now, seconds)
         result = summary(prepared, folder.records())
-        thresholds = final_checks(prepared, engine, server.weights, result)
+        thresholds = final_checks(prepared, engine, server.weights, result, watch.on_warning)
         folder.finish(server.weights, label_card(prepared, thresholds), result)
     return result
 
@@ -175,18 +175,22 @@ def check_simulated(prepared: Plan, warn: Callable[[str], None]) -> None:
         )
 
 
-def final_checks(prepared: Plan, engine: Engine, weights: Arrays, result: dict[str, Any]) -> torch.Tensor | None:
-    """Adds the score on validation rows and, if asked for, thresholds chosen there and what they do on test rows."""
+def final_checks(
+    prepared: Plan, engine: Engine, weights: Arrays, result: dict[str, Any], warn: Callable[[str], None]
+) -> torch.Tensor | None:
+    """Adds the score on validation rows and, if asked for, thresholds chosen there and what they do on test rows.
+    Parties may be gone by then; the model is worth keeping without these."""
     task = prepared.federation.task
     held = engine.validate(weights)
-    if held is None:
-        return None
-    checked = metrics.scores(held, task)
-    result["validation"] = {"f1": checked.f1, "accuracy": checked.accuracy}
+    if held is not None:
+        checked = metrics.scores(held, task)
+        result["validation"] = {"f1": checked.f1, "accuracy": checked.accuracy}
     if not prepared.config.thresholds:
         return None
-    counts = engine.validate(weights, metrics.GRID)
-    assert counts is not None
+    counts = None if held is None else engine.validate(weights, metrics.GRID)
+    if counts is None:
+        warn("nobody counted on validation rows at the end, so the model has no thresholds and decides at 0.5")
+        return None
     thresholds = metrics.best_thresholds(counts, metrics.GRID)
     tested = engine.score(weights, thresholds)
     result["thresholds"] = {"values": [round(float(t), 4) for t in thresholds]}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import Protocol
 
 import torch
@@ -17,6 +18,9 @@ from fedalign.errors import UserError
 from fedalign.keys import numpy_generator
 from fedalign.model import DualEncoder
 from fedalign.types import Arrays, Federation, Server, Update, size_of
+
+FAR = 1e3  # an array moves less in a round than this, times one and its largest value: training moves it by far less
+NOT_FINITE = "holds values that are not finite"
 
 
 @dataclass(frozen=True)
@@ -112,9 +116,11 @@ def rounds(plan: Plan, engine: Engine, server: Server, done: int = 0) -> Iterato
         yield Round(number, server, record, scores)
         if missed >= config.patience:
             reasons = "; ".join(f"{name}: {reason}" for name, reason in refused.items())
+            mend = "mend the parties and resume the run"
+            if refused and not replies and all(reason.endswith(NOT_FINITE) for reason in refused.values()):
+                mend = "the model's own weights are the suspect: start anew with a lower training.lr"
             raise UserError(
-                f"{missed} rounds in a row had fewer than {config.min_clients} good replies ({reasons}); "
-                "mend the parties and resume the run"
+                f"{missed} rounds in a row had fewer than {config.min_clients} good replies ({reasons}); {mend}"
             )
 
 
@@ -131,8 +137,13 @@ def sort_out(
             if not reason:
                 good.append((reply, reply.update))
                 continue
-        refused[party.name] = reason
+        refused[party.name] = short(reason)
     return good, refused
+
+
+def short(reason: str) -> str:
+    """A reason as one line of limited length, for it may quote a stranger's words."""
+    return " ".join(reason.split())[:300]
 
 
 def what_is_wrong(update: Update, server: Server, declared: Tensor) -> str:
@@ -141,17 +152,28 @@ def what_is_wrong(update: Update, server: Server, declared: Tensor) -> str:
         return "its class list has another length"
     if bool((update.classes & ~declared).any()):
         return "it sends a class it did not declare"
+    missing = sorted(server.weights.keys() - update.weights.keys())
+    if missing:
+        return f"weight {missing[0]!r} is missing"
     for found, expected, word in ((update.weights, server.weights, "weight"), (update.extra, server.extra, "array")):
-        if word == "weight" and found.keys() != expected.keys():
-            odd = sorted(found.keys() ^ expected.keys())[0]
-            return f"{word} {odd!r} is {'missing' if odd in expected else 'not part of this model'}"
+        most = FAR * (1 + max(map(largest, expected.values()), default=0.0))
         for name, value in found.items():
             like = expected.get(name)
-            if like is not None and (value.shape != like.shape or value.dtype != like.dtype):
+            if like is None:
+                return f"{word} {name[:80]!r} is not part of this model"
+            if value.shape != like.shape or value.dtype != like.dtype:
                 return f"{word} {name!r} has shape {tuple(value.shape)} and type {value.dtype}"
-            if not bool(torch.isfinite(value).all()):
-                return f"{word} {name!r} holds values that are not finite"
+            if not isfinite(largest(value)):
+                return f"{word} {name!r} {NOT_FINITE}"
+            if value.is_floating_point() and largest(value - like) > most:
+                return f"{word} {name!r} is further from the server's than training can move it"
     return ""
+
+
+def largest(array: Tensor) -> float:
+    """The largest absolute value; NaN if there is one, 0 if there is no value."""
+    low, high = map(float, array.aminmax()) if array.numel() else (0.0, 0.0)
+    return high if high > -low else -low
 
 
 def traffic(sent: int, replies: Sequence[tuple[Reply, Update]]) -> dict[str, object]:

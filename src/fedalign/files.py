@@ -10,12 +10,18 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+PRIVATE = 0o600  # for keys and what is made of a party's rows: readable by its own user only
 
-def write_atomically(path: Path, content: bytes | str) -> str:
-    """Writes beside the target, then renames; returns the SHA-256. A crash leaves the old file or the new one."""
+
+def write_atomically(path: Path, content: bytes | str, mode: int = 0o666) -> str:
+    """Writes beside the target, then renames; returns the SHA-256. A crash leaves the old file or the new one.
+
+    `mode` holds from the file's first moment on, less what the user's mask takes away.
+    """
     data = content.encode() if isinstance(content, str) else content
     part = path.with_name(f".{path.name}.part")
-    with part.open("wb") as stream:
+    part.unlink(missing_ok=True)  # left by a crash, it would keep its own mode
+    with open(part, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as stream:
         stream.write(data)
         stream.flush()
         os.fsync(stream.fileno())

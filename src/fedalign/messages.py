@@ -1,7 +1,8 @@
 """What is put into messages, and what is accepted from them.
 
 A message is a Flower RecordDict of named arrays and short texts. Sizes are checked against what is expected before
-anything is unpacked, so a reply cannot make the server allocate more than a few times the model's own size.
+anything is unpacked, so a reply cannot make the server allocate more than a few times the model's own size. Whatever a
+message holds, reading it ends in what was asked for or in a UserError, and noting it in a receipt always ends well.
 """
 
 from __future__ import annotations
@@ -10,13 +11,13 @@ import hashlib
 import io
 import json
 from collections.abc import Mapping
-from math import prod
+from math import isfinite, prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import torch
-from pydantic import Field, TypeAdapter
+from pydantic import FailFast, Field, TypeAdapter
 from torch import Tensor
 
 from fedalign.errors import UserError
@@ -26,9 +27,13 @@ if TYPE_CHECKING:
     from flwr.app import RecordDict
 
 MAX_TEXT = 8 << 20  # bytes of an offer or an agreement: ten thousand names and a vocabulary fit
-HEADER = 4096  # bytes an array may take beyond its values
+MAX_LAYOUT = 1 << 18  # characters of a layout: four thousand arrays with long names fit
+MAX_COUNT = 1 << 40  # of rows or bytes: more than any party holds, and a sum of a million such counts is exact
+NOTED = 2000  # characters of a text, and entries of a record, that a receipt shows as they are
+HEADER = 4096  # bytes the arrays of a record may take beyond their values
 LAYOUT = ".layout"  # added to the name of a record of arrays: the name of the record that says which array is where
-LAYOUTS = TypeAdapter(list[tuple[str, list[Annotated[int, Field(ge=0, le=1 << 40)]]]])
+_Shape = Annotated[list[Annotated[int, Field(ge=0, le=1 << 40)]], Field(max_length=8)]
+LAYOUTS = TypeAdapter(Annotated[list[tuple[str, _Shape]], FailFast()])
 
 
 def put(content: RecordDict, name: str, arrays: Arrays) -> None:
@@ -39,7 +44,7 @@ def put(content: RecordDict, name: str, arrays: Arrays) -> None:
     joined: dict[str, list[Tensor]] = {}
     places: dict[str, list[tuple[str, list[int]]]] = {}
     for key, value in arrays.items():
-        kind = str(value.dtype).removeprefix("torch.")
+        kind = _kind(value)
         joined.setdefault(kind, []).append(value.detach().reshape(-1))
         places.setdefault(kind, []).append((key, list(value.shape)))
     content[name] = ArrayRecord({kind: Array(torch.cat(parts).numpy()) for kind, parts in joined.items()})
@@ -48,15 +53,23 @@ def put(content: RecordDict, name: str, arrays: Arrays) -> None:
 
 def get(content: RecordDict, name: str, largest: int | None = None) -> Arrays:
     """The arrays of a record; `largest` is the most bytes they may have together."""
+    from flwr.app import ArrayRecord
+
+    record = content[name] if name in content else None  # noqa: SIM401  (a RecordDict has no get)
+    if not isinstance(record, ArrayRecord):
+        raise UserError(f"the message holds no arrays called {name}; both sides must run the same version")
+    there = sum(len(array.data) for array in record.values())
+    if largest is not None and there > largest + HEADER:
+        raise UserError(f"{name} has {there:,} bytes where at most {largest:,} are expected")
     found: Arrays = {}
-    for kind, array in content[name].items():
+    for kind, array in record.items():
         if array.stype != "numpy.ndarray":
             raise UserError(f"{name} is stored as {array.stype[:40]!a}, which is not read")
-        if largest is not None and len(array.data) > largest + HEADER:
-            raise UserError(f"{name} has {len(array.data):,} bytes where at most {largest:,} are expected")
         try:
             flat = _values(array.data)
-            places = LAYOUTS.validate_json(text_of(content, name + LAYOUT, kind))
+            if kind != _kind(flat):
+                raise ValueError(f"it is said to hold {kind[:40]!a} and holds {_kind(flat)}")
+            places = LAYOUTS.validate_json(text_of(content, name + LAYOUT, kind, MAX_LAYOUT))
             sizes = [prod(shape) for _, shape in places]
             if sum(sizes) != len(flat):
                 raise ValueError(f"it holds {len(flat):,} numbers, and its layout tells of another number of them")
@@ -67,6 +80,10 @@ def get(content: RecordDict, name: str, largest: int | None = None) -> Arrays:
         except Exception as error:  # a stranger's bytes: whatever they do to a parser, they are left out
             raise UserError(f"{name} cannot be read: {' '.join(str(error).split())[:200]}") from error
     return found
+
+
+def _kind(value: Tensor) -> str:
+    return str(value.dtype).removeprefix("torch.")
 
 
 def _values(data: bytes) -> Tensor:
@@ -87,14 +104,22 @@ def put_text(content: RecordDict, name: str, values: Mapping[str, str | int | fl
     content[name] = ConfigRecord(dict(values))
 
 
-def text_of(content: RecordDict, name: str, key: str) -> str:
+def text_of(content: RecordDict, name: str, key: str, longest: int = MAX_TEXT) -> str:
     """A text of limited size."""
     try:
         value = content[name][key]
     except KeyError as error:
-        raise UserError(f"the message holds no {name}.{key}; both sides must run the same version") from error
-    if not isinstance(value, str) or len(value) > MAX_TEXT:
-        raise UserError(f"{name}.{key} is not a text of at most {MAX_TEXT:,} characters")
+        raise UserError(f"the message holds no {name}.{key[:80]}; both sides must run the same version") from error
+    if not isinstance(value, str) or len(value) > longest:
+        raise UserError(f"{name}.{key[:80]} is not a text of at most {longest:,} characters")
+    return value
+
+
+def count_of(content: RecordDict, name: str) -> int:
+    """A number of rows or bytes; the record and its one entry have the same name."""
+    value = content[name].get(name) if name in content else None
+    if not isinstance(value, int) or not 0 <= value <= MAX_COUNT:
+        raise UserError(f"the reply's number of {name} is not a count")
     return value
 
 
@@ -109,9 +134,7 @@ def get_update(content: RecordDict, largest: int | None = None) -> Update:
     missing = [name for name in ("weights", "extra", "classes", "examples") if name not in content]
     if missing:
         raise UserError(f"the reply holds no {missing[0]}")
-    count = content["examples"].get("examples")
-    if not isinstance(count, int) or count < 0:
-        raise UserError("the reply's number of examples is not a count")
+    count = count_of(content, "examples")
     classes = get(content, "classes", largest).get("classes", torch.zeros(0))
     return Update(get(content, "weights", largest), count, classes.bool(), get(content, "extra", largest))
 
@@ -124,8 +147,9 @@ def most_bytes(*groups: Arrays) -> int:
 # --- receipts -------------------------------------------------------------------------------------------------------
 
 
-def receipt(content: RecordDict) -> dict[str, Any]:
-    """All that a message holds: every array's name, shape, bytes and SHA-256, every text as it is."""
+def receipt(content: RecordDict, largest: int | None = None) -> dict[str, Any]:
+    """All that a message holds: every array's name, shape, bytes and SHA-256, every text as it is. Records of more than
+    `largest` bytes are not unpacked for it."""
     from flwr.app import ArrayRecord
 
     found: dict[str, Any] = {}
@@ -133,20 +157,19 @@ def receipt(content: RecordDict) -> dict[str, Any]:
     for name, record in content.items():
         if isinstance(record, ArrayRecord):
             try:
-                found[name] = {key: _noted(value) for key, value in get(content, name).items()}
+                found[name] = {key: _noted(value) for key, value in get(content, name, largest).items()}
                 if name + LAYOUT in content and content[name + LAYOUT].keys() == record.keys():
                     told.add(name + LAYOUT)
             except UserError:  # noted as it came
-                found[name] = {str(key)[:80]: _digest(array.data) for key, array in record.items()}
+                found[name] = _entries({key: _digest(array.data) for key, array in record.items()})
     for name, record in content.items():
         if name not in found and name not in told:
-            found[name] = {key: _shortened(value) for key, value in record.items()}
-    return found
+            found[name] = _entries({key: _shortened(value) for key, value in record.items()})
+    return _entries(found)
 
 
 def _noted(value: Tensor) -> dict[str, Any]:
-    kind = str(value.dtype).removeprefix("torch.")
-    return {"shape": list(value.shape), "type": kind, **_digest(value.numpy().tobytes())}
+    return {"shape": list(value.shape), "type": _kind(value), **_digest(value.numpy().tobytes())}
 
 
 def _digest(data: bytes) -> dict[str, Any]:
@@ -154,15 +177,29 @@ def _digest(data: bytes) -> dict[str, Any]:
 
 
 def _shortened(value: object) -> object:
-    """Long texts by their digest; the text itself is in the run's folder."""
-    if isinstance(value, str) and len(value) > 2000:
+    """Long texts by their digest; the text itself is in the run's folder. So are values that are no text or number."""
+    if isinstance(value, str) and len(value) > NOTED:
         return {"characters": len(value), "sha256": hashlib.sha256(value.encode()).hexdigest()}
-    return value
+    if isinstance(value, str) or (isinstance(value, int | float) and isfinite(value)):
+        return value
+    return _digest(value if isinstance(value, bytes) else repr(value).encode())
 
 
-def keep_receipt(folder: Path, direction: str, kind: str, other: str, content: RecordDict) -> None:
+def _entries(noted: dict[str, Any]) -> dict[str, Any]:
+    """A record's notes with long names shortened, or the digest of them all where they are very many."""
+    if len(noted) > NOTED:
+        return {"entries": len(noted), **_digest(json.dumps(noted).encode())}
+    return {
+        name if len(name) <= 200 else f"{name[:80]}... {hashlib.sha256(name.encode()).hexdigest()}": value
+        for name, value in noted.items()
+    }
+
+
+def keep_receipt(
+    folder: Path, direction: str, kind: str, other: str, content: RecordDict, largest: int | None = None
+) -> None:
     """Adds a line to receipt.jsonl: what left this machine, or what came to it."""
     folder.mkdir(parents=True, exist_ok=True)
-    line = {"direction": direction, "kind": kind, "other": other, "content": receipt(content)}
+    line = {"direction": direction, "kind": kind, "other": other, "content": receipt(content, largest)}
     with (folder / "receipt.jsonl").open("a", encoding="utf-8") as stream:
         stream.write(json.dumps(line) + "\n")

@@ -6,7 +6,7 @@
     result.json         final and per-class scores
     report.html         the page, drawn from the files above and facts.json, alone.json, diagnosis/
     model.safetensors   with labels.json: label names, task, inputs, encoder
-    checkpoint/         state.json names the files that count, with their SHA-256
+    checkpoint/         state.json names the files that count, with their SHA-256 and its own
 
 Everything is written beside its place and renamed, so a kill at any moment leaves a run that resumes.
 """
@@ -33,6 +33,7 @@ from fedalign.types import Arrays, Server
 
 FORMAT = 1
 STATE, PREVIOUS = "state.json", "state.previous.json"
+KEYS = {"format", "round", "fingerprint", "server", "clients"}  # of a state
 
 
 @dataclass(frozen=True)
@@ -134,9 +135,9 @@ class RunFolder:
             "clients": clients,
         }
         newest = self.checkpoints / STATE
-        if newest.exists():
+        if self._read_state(STATE):  # a damaged one must not take the place of an intact one
             newest.replace(self.checkpoints / PREVIOUS)
-        write_atomically(newest, json.dumps(state))
+        write_atomically(newest, json.dumps({**state, "sha256": _digest(state)}))
         self._sweep()
 
     def _sweep(self) -> None:
@@ -200,9 +201,12 @@ class RunFolder:
         return None
 
     def _read_state(self, name: str) -> dict[str, Any] | None:
+        """A state as it was written, or None; one from before states had a digest is believed if nothing is odd."""
         try:
             state = json.loads((self.checkpoints / name).read_text(encoding="utf-8"))
-            return state if state["format"] == FORMAT and {"round", "server", "clients"} <= state.keys() else None
+            digest = state.pop("sha256", None)
+            intact = state.keys() == KEYS and state["format"] == FORMAT and digest in (None, _digest(state))
+            return state if intact else None
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
 
@@ -249,6 +253,10 @@ class RunFolder:
     @property
     def finished(self) -> bool:
         return (self.path / "result.json").is_file()
+
+
+def _digest(state: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
 
 
 def _differences(ours: Any, theirs: Any, path: str = "") -> Iterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,12 +16,15 @@ from fedalign import messages
 from fedalign.deployment.post import Post
 from fedalign.deployment.roster import Roster, absent
 from fedalign.errors import UserError
-from fedalign.federate import Plan, Reply
+from fedalign.federate import Plan, Reply, short
 from fedalign.terms import Offer
 from fedalign.types import Arrays, Party, Server
 
 if TYPE_CHECKING:
     from flwr.app import Message, RecordDict
+
+PARTS = ("test", "validation")  # the rows a party counts hits and misses on
+COUNTS = 32  # bytes a class
 
 
 class NewClassesError(Exception):
@@ -110,17 +113,17 @@ class DeployedEngine:
         if isinstance(reply, str):
             return Reply(client, None, reply)
         content = reply.content
-        messages.keep_receipt(self.out, "in", "train", party.name, content)
+        largest = max(messages.most_bytes(server.weights, server.extra), len(party.train.classes) * COUNTS)
+        messages.keep_receipt(self.out, "in", "train", party.name, content, largest)
         try:
             self.check_echo(content, party, nonce)
-            largest = max(messages.most_bytes(server.weights, server.extra), len(party.train.classes) * 32)
             update = messages.get_update(content, largest)
             validated = None
             if "counts" in content:
-                validated = self.counts(messages.get(content, "counts", largest).get("validation"), party)
-            kept = int(content["kept"]["kept"]) if "kept" in content else 0
+                validated = self.counts(messages.get(content, "counts", largest), party, {}).get("validation")
+            kept = messages.count_of(content, "kept") if "kept" in content else 0
             return Reply(client, update, kept=kept, validated=validated)
-        except (UserError, KeyError, ValueError, TypeError) as error:
+        except Exception as error:  # a stranger's message: whatever it does to a reader, its party is left out
             return Reply(client, None, str(error))
 
     def check_echo(self, content: RecordDict, party: Party, nonce: str) -> None:
@@ -131,17 +134,20 @@ class DeployedEngine:
             if echo.get(key) != value:
                 raise UserError(f"its reply is for another {key}")
 
-    def counts(self, counts: Tensor | None, party: Party) -> Tensor | None:
-        """Counts of the classes the party annotates, and of no other."""
-        if counts is None:
-            return None
-        shape = (len(party.train.classes), 4)
-        if counts.shape[-2:] != shape or counts.dtype != torch.int64 or bool((counts < 0).any()):
-            raise UserError("its counts are not counts")
-        return counts * party.train.classes.view(-1, 1)
+    def counts(self, found: Arrays, party: Party, grid: Mapping[str, int]) -> Arrays:
+        """Counts (C, 4) of the classes the party annotates, and of no other; (T, C, 4) of a part asked about with a
+        grid of T thresholds."""
+        for name, counts in found.items():
+            shape = ((grid[name],) if name in grid else ()) + (len(party.train.classes), 4)
+            if name not in PARTS or counts.shape != shape or counts.dtype != torch.int64:
+                raise UserError(f"its counts {name[:80]!a} have shape {tuple(counts.shape)} and type {counts.dtype}")
+            if bool((counts < 0).any()) or bool((counts > messages.MAX_COUNT).any()):
+                raise UserError(f"its counts {name!a} are not counts")
+        return {name: counts * party.train.classes.view(-1, 1) for name, counts in found.items()}
 
     def ask(self, weights: Arrays, thresholds: Arrays) -> dict[str, Tensor]:
-        """Counts on all parties' own rows, summed; a party that does not answer is left out and named."""
+        """Counts on all parties' own rows, summed; a party that does not answer is left out and named. Thresholds are
+        one a class (C,), or a grid (T, 1)."""
         parties = self.plan.federation.parties
         server = Server(weights, len(parties), ())
         wanted, asked = {}, {}
@@ -152,21 +158,27 @@ class DeployedEngine:
                 content = self.letter(server, client, asked[node][1])
                 messages.put(content, "thresholds", thresholds)
                 wanted[node] = ("query.score", content)
+        grid = {name: len(values) for name, values in thresholds.items() if values.dim() == 2}
         total: dict[str, Tensor] = {}
         for node, reply in self.post.send(wanted, self.post.timeout).items():
             party, nonce = asked[node]
-            try:
-                if isinstance(reply, str):
-                    raise UserError(reply)
-                messages.keep_receipt(self.out, "in", "score", party.name, reply.content)
-                self.check_echo(reply.content, party, nonce)
-                for name, value in messages.get(reply.content, "counts", 1 << 24).items():
-                    counts = self.counts(value, party)
-                    assert counts is not None
-                    total[name] = total[name] + counts if name in total else counts
-            except (UserError, KeyError, ValueError, TypeError) as error:
-                self.post.log(f"{party.name!a} sent no scores: {error}")
+            found = reply if isinstance(reply, str) else self.read_counts(reply.content, party, nonce, grid)
+            if isinstance(found, str):
+                self.post.log(f"{party.name!a} sent no scores: {short(found)}")
+                continue
+            for name, counts in found.items():
+                total[name] = total[name] + counts if name in total else counts
         return total
+
+    def read_counts(self, content: RecordDict, party: Party, nonce: str, grid: Mapping[str, int]) -> Arrays | str:
+        """All counts of a reply, or why there are none."""
+        largest = sum(grid.get(name, 1) for name in PARTS) * len(party.train.classes) * COUNTS
+        messages.keep_receipt(self.out, "in", "score", party.name, content, largest)
+        try:
+            self.check_echo(content, party, nonce)
+            return self.counts(messages.get(content, "counts", largest), party, grid)
+        except Exception as error:  # a stranger's message, as above
+            return str(error)
 
     def score(self, weights: Arrays, thresholds: Tensor | None = None) -> Tensor | None:
         if thresholds is not None:
@@ -175,7 +187,9 @@ class DeployedEngine:
         return self.plain(weights).get("test") if due else None
 
     def validate(self, weights: Arrays, grid: Tensor | None = None) -> Tensor | None:
-        return (self.plain(weights) if grid is None else self.ask(weights, {"validation": grid})).get("validation")
+        return (self.plain(weights) if grid is None else self.ask(weights, {"validation": grid.view(-1, 1)})).get(
+            "validation"
+        )
 
     def plain(self, weights: Arrays) -> dict[str, Tensor]:
         """Both parts are asked for at once, since a message costs a party a process."""

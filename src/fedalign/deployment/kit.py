@@ -13,7 +13,7 @@ import tomli_w
 from fedalign.config import Choice, Config, to_toml
 from fedalign.deployment.rows import SERVER_ONLY
 from fedalign.errors import UserError
-from fedalign.files import write_atomically
+from fedalign.files import PRIVATE, write_atomically
 from fedalign.labels.names import allowed
 
 APP = '''"""Flower finds the two halves of the run here."""
@@ -125,7 +125,7 @@ def write_certificates(folder: Path, hosts: Sequence[str], days: int = 30) -> No
     write_atomically(folder / "ca.crt", certificate(authority, authority_key, ca=True).public_bytes(pem))
     write_atomically(folder / "server.pem", certificate(server, server_key, ca=False).public_bytes(pem))
     secret = server_key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    _write_secret(folder / "server.key", secret)
+    write_atomically(folder / "server.key", secret, PRIVATE)
 
 
 def write_key(path: Path) -> None:
@@ -136,15 +136,10 @@ def write_key(path: Path) -> None:
     key = ec.generate_private_key(ec.SECP384R1())
     path.parent.mkdir(parents=True, exist_ok=True)
     form = serialization.PrivateFormat.OpenSSH
-    _write_secret(path, key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()))
+    secret = key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
+    write_atomically(path, secret, PRIVATE)
     public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
     write_atomically(path.with_name(path.name + ".pub"), public + b"\n")
-
-
-def _write_secret(path: Path, content: bytes) -> None:
-    path.touch(mode=0o600)
-    write_atomically(path, content)
-    path.chmod(0o600)
 
 
 def write_kit(folder: Path, config: Config, parties: Sequence[str], host: str, port: int) -> None:

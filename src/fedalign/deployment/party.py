@@ -23,7 +23,7 @@ from fedalign.cache import Prepared
 from fedalign.client import Workbench, visit
 from fedalign.config import Config
 from fedalign.errors import UserError
-from fedalign.files import write_atomically
+from fedalign.files import PRIVATE, write_atomically
 from fedalign.terms import Agreed
 from fedalign.types import Arrays, Examples, Federation, Party, Sequences, Server, size_of
 
@@ -187,14 +187,14 @@ def score(
 
 
 def count(bench: Workbench, weights: Arrays, rows: Examples, thresholds: torch.Tensor | None) -> torch.Tensor:
-    """(C, 4) counts, or (T, C, 4) for a grid of thresholds (T,)."""
+    """(C, 4) counts at 0.5 or at one threshold a class (C,), or (T, C, 4) for a grid of thresholds (T, 1)."""
     model = bench.start.load(weights)
     total: torch.Tensor | None = None
     for chosen in torch.arange(len(rows)).split(CHUNK):
         part = rows.take(chosen)
         with torch.no_grad():
             logits = model(part.x)
-        if thresholds is not None and thresholds.dim() == 1 and len(thresholds) != len(rows.classes):
+        if thresholds is not None and thresholds.dim() == 2:
             found = metrics.count_at(logits, part.y, part.known, thresholds)
         else:
             found = metrics.count(metrics.decide(logits, model.task, thresholds), part.y, part.known)
@@ -227,7 +227,7 @@ class Memory:
 
     def keep(self, number: int, arrays: Arrays) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(self._path(number), save(arrays))
+        write_atomically(self._path(number), save(arrays), PRIVATE)
         earlier = sorted(found for found in self._rounds() if found < number)
         for old in [*earlier[:-1], *(found for found in self._rounds() if found > number)]:
             self._path(old).unlink()
