@@ -178,6 +178,19 @@ def test_the_share_of_right_pseudo_labels_is_drawn_in_percent(tmp_path: Path) ->
     assert pictures.pseudo(other.entries[0], "p") == []
 
 
+def test_pseudo_labels_whose_truth_is_unknown_are_neither_right_nor_wrong(tmp_path: Path) -> None:
+    """3 of 4 that can be told are right, whatever the other 6 of 10 are; in round two none can be told."""
+    folder = written(tmp_path / "run", "fedalign", rounds=3)
+    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    for record, (known, right) in zip(records, ((4, 3), (0, 0), (4, 4)), strict=True):
+        record |= {"pseudo_yes": 10, "pseudo_no": 0, "pseudo_yes_known": known, "pseudo_yes_right": right}
+    lines(folder / "metrics.jsonl", records)
+    (setting,) = arranged([read(folder)])
+    _, shares = pictures.pseudo(setting.entries[0], "p")
+    (line,) = shares.figure.axes[0].lines
+    assert (list(line.get_xdata()), list(line.get_ydata())) == ([1, 3], [75.0, 100.0])
+
+
 def test_confusion_is_a_share_of_the_class_with_counts_written_in(tmp_path: Path) -> None:
     (picture,) = pictures.crossed(read(written(tmp_path / "run")), "p", "x")
     axes = picture.figure.axes[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -77,7 +78,7 @@ def gain_pictures(run: Found, prefix: str) -> list[Picture]:
 
 
 def pseudo(entry: Entry, prefix: str) -> list[Picture]:
-    """How many pseudo labels a round gave, and the share of them that is right."""
+    """How many pseudo labels a round gave, and the share that is right of those whose truth the data know."""
     run = entry.shown
     made = []
     counts, shares = [], []
@@ -86,9 +87,7 @@ def pseudo(entry: Entry, prefix: str) -> list[Picture]:
         if not any(values):
             continue
         counts.append(Line(f"“{word}” labels", rounds, values, look=look))
-        right = {r["round"]: number(r.get(f"{key}_right")) for r in run.records}
-        pairs = [(r, v, right[r]) for r, v in zip(rounds, values, strict=True) if v]
-        share = [(r, 100 * ok / v) for r, v, ok in pairs if ok is not None]
+        share = [(r["round"], value) for r in run.records if (value := right_share(r, key)) is not None]
         if share:
             shares.append(Line(f"“{word}” labels", [r for r, _ in share], [s for _, s in share], look=look))
     if counts:
@@ -96,8 +95,16 @@ def pseudo(entry: Entry, prefix: str) -> list[Picture]:
         made.append(Picture(figure, f"{prefix}-pseudo", f"Pseudo labels a round, {entry.title}"))
     if shares:
         figure = figures.lines(shares, "Share that is right", "round", "percent", top=103)
-        made.append(Picture(figure, f"{prefix}-precision", f"Share of right pseudo labels, {entry.title}"))
+        caption = "Of the labels whose truth the data know."
+        made.append(Picture(figure, f"{prefix}-precision", f"Share of right pseudo labels, {entry.title}", caption))
     return made
+
+
+def right_share(record: dict[str, Any], key: str) -> float | None:
+    """Percent of a round's pseudo labels that is right; older runs did not count those whose truth is known."""
+    right, known = number(record.get(f"{key}_right")), number(record.get(f"{key}_known"))
+    known = number(record.get(key)) if known is None else known
+    return 100 * right / known if right is not None and known else None
 
 
 def crossed(run: Found, prefix: str, title: str) -> list[Picture]:
