@@ -6,11 +6,13 @@ import json
 import re
 import shutil
 import time
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from fedalign import config as configs
 from fedalign import experiment
@@ -22,6 +24,7 @@ from fedalign.report.figures import Line, Map
 from fedalign.report.grouping import arranged
 from fedalign.report.live import LivePage
 from fedalign.report.reading import Found, read, runs_in
+from fedalign.types import Examples
 from federations import plan, play, tiny
 from runs_by_hand import LABELS, lines, trained_alone, written
 from test_cli import QUICK, fedalign
@@ -222,6 +225,59 @@ def test_facts_are_measured_on_the_test_rows() -> None:
             together = {key: np.array(value) for key, value in found["together"].items()}
             assert (together["truth"] <= together["known"]).all()
             assert (together["answers"] <= together["known"]).all()
+            assert (together["truth"] <= together["truth_first"]).all()
+            assert (together["answers"] <= together["answers_first"]).all()
+
+
+def three_of_nine() -> Examples:
+    """Nine rows of three classes. Class 0 is in four; in two of them class 1 is known, and in both it is there."""
+    y, known = torch.zeros(9, 3), torch.ones(9, 3).bool()
+    y[:4, 0] = y[:2, 1] = 1
+    known[2:4, 1] = False
+    return Examples(torch.empty(9, 0), y, known, torch.ones(3).bool())
+
+
+def shown_together(run: Found) -> list[np.ndarray]:
+    return [np.asarray(one.figure.axes[0].images[0].get_array()) for one in pictures.crossed(run, "p", "x")]
+
+
+def test_a_class_goes_with_another_as_often_as_rows_that_know_it_say() -> None:
+    """Class 1 is in 2 of the 2 rows with class 0 that know it; of the rows with class 1, all have class 0. The model
+    says class 0 of the first six rows and class 1 of the first and fifth, so of the four that know it two have it."""
+    test = three_of_nine()
+    said = torch.zeros(9, 3).bool()
+    said[:6, 0] = said[[0, 4], 1] = True
+    run = Found(Path("run"), facts={"label_names": ["a", "b", "c"], **facts.crossed(said, test, "multi")})
+    truth, answers = shown_together(run)
+    assert (truth[0, 1], truth[1, 0], truth[0, 2]) == (100, 100, 0)
+    assert (answers[0, 1], answers[1, 0]) == (50, 100)
+    assert np.isnan(truth[2]).all()  # nothing is of class 2
+
+
+def test_older_facts_are_drawn_if_every_label_was_known_and_else_measured_anew() -> None:
+    test = three_of_nine()
+    for known in (torch.ones(9, 3).bool(), test.known):
+        found = facts.crossed(test.y > 0, replace(test, known=known), "multi")
+        older = {"together": {key: found["together"][key] for key in ("truth", "answers", "known")}}
+        run = Found(Path("run"), facts={"label_names": ["a", "b", "c"], **older})
+        assert facts.outdated(run.facts) == (not known.all())
+        shares = shown_together(run)
+        assert len(shares) == (2 if known.all() else 0)
+        assert all(share[0, 1] == 50 for share in shares)  # two of four rows
+    assert not facts.outdated({"label_names": ["a"], "confusion": [[3]]})
+
+
+def test_facts_that_lack_what_pairs_are_a_share_of_are_written_again(tmp_path: Path) -> None:
+    experiment.run(tiny("fedavg", "multi"), tmp_path / "run")
+    drawn(tmp_path / "run")
+    path = tmp_path / "run" / "facts.json"
+    whole = json.loads(path.read_text())
+    older = json.loads(path.read_text())
+    del older["together"]["truth_first"], older["together"]["answers_first"]
+    older["together"]["known"][0][1] -= 1
+    path.write_text(json.dumps(older))
+    drawn(tmp_path / "run")
+    assert json.loads(path.read_text()) == whole
 
 
 def test_alone_is_ordinary_training_of_each_party_and_is_kept(tmp_path: Path) -> None:
