@@ -234,8 +234,9 @@ def test_a_rotated_space_is_the_same_geometry_that_another_model_cannot_read(rng
     z = np.eye(3)[kinds] * 5 + rng.normal(size=(300, 3)) * 0.1
     y = np.eye(3)[kinds]
     turned = z[:, [1, 2, 0]]
-    assert spaces.cross_accuracy(z, z, y, True) == 1
-    assert spaces.cross_accuracy(z, turned, y, True) == 0
+    every = np.ones_like(y, dtype=bool)
+    assert spaces.cross_accuracy(z, z, y, every, True) == 1
+    assert spaces.cross_accuracy(z, turned, y, every, True) == 0
     assert spaces.linear_cka(z, turned) == pytest.approx(1)
     assert spaces.centroid_cosine(z, z, y) == pytest.approx(1)
     assert spaces.centroid_cosine(z, turned, y) < 0
@@ -244,9 +245,20 @@ def test_a_rotated_space_is_the_same_geometry_that_another_model_cannot_read(rng
 def test_multi_label_rows_are_asked_class_by_class(rng: np.random.Generator) -> None:
     y = rng.integers(0, 2, size=(200, 2))
     z = y * 4.0
-    assert spaces.cross_accuracy(z, z, y, False) == 1
-    assert spaces.cross_accuracy(z, 4 - z, y, False) == 0
-    assert math.isnan(spaces.cross_accuracy(z, z, np.ones_like(y), False))  # nothing to tell apart
+    every = np.ones_like(y, dtype=bool)
+    assert spaces.cross_accuracy(z, z, y, every, False) == 1
+    assert spaces.cross_accuracy(z, 4 - z, y, every, False) == 0
+    assert math.isnan(spaces.cross_accuracy(z, z, np.ones_like(y), every, False))  # nothing to tell apart
+
+
+@pytest.mark.parametrize("single", [True, False])
+def test_rows_whose_label_is_unknown_are_not_asked(single: bool, rng: np.random.Generator) -> None:
+    """A space that tells every class apart does so whatever share of the labels somebody wrote down."""
+    y = np.eye(4)[rng.integers(0, 4, 400)]
+    z = y * 5 + rng.normal(size=y.shape) * 0.1
+    known = np.repeat(rng.random((400, 1)) < 0.6, 4, 1) if single else rng.random(y.shape) < 0.6
+    assert spaces.cross_accuracy(z, z, y * known, known, single) == 1
+    assert math.isnan(spaces.cross_accuracy(z, z, np.zeros_like(y), np.zeros_like(known), single))
 
 
 def test_anchor_agreement_and_drift_by_hand() -> None:

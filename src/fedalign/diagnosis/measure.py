@@ -209,7 +209,7 @@ def _spaces(plan: Plan, model: DualEncoder, visited: dict[int, Visited]) -> dict
     rng = numpy_generator(plan.config.seed, "probe")
     rows = np.sort(rng.choice(len(test), min(PROBE, len(test)), replace=False))
     probe = test.take(torch.from_numpy(rng.permutation(rows)))
-    y = ((probe.y > 0) & probe.known).numpy()
+    y, known = ((probe.y > 0) & probe.known).numpy(), probe.known.numpy()
     chosen = sorted(visited)[:MOST_MODELS]
     models: list[tuple[str, Arrays]] = [(plan.federation.parties[m].name, visited[m].weights) for m in chosen]
     models.append(("together", model.arrays()))
@@ -219,7 +219,7 @@ def _spaces(plan: Plan, model: DualEncoder, visited: dict[int, Visited]) -> dict
     found: dict[str, np.ndarray] = {key: np.full((size, size), np.nan) for key in PAIRS}
     for i in range(size):
         for j in range(size):
-            found["cross_accuracy"][i, j] = spaces.cross_accuracy(z[i], z[j], y, single)
+            found["cross_accuracy"][i, j] = spaces.cross_accuracy(z[i], z[j], y, known, single)
             if j <= i:
                 continue
             pair = {
