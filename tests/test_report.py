@@ -24,7 +24,7 @@ from fedalign.report.figures import Line, Map
 from fedalign.report.grouping import arranged
 from fedalign.report.live import LivePage
 from fedalign.report.reading import Found, read, runs_in
-from fedalign.types import Examples
+from fedalign.types import Examples, Sequences
 from federations import plan, play, tiny
 from runs_by_hand import LABELS, lines, trained_alone, written
 from test_cli import QUICK, fedalign
@@ -294,6 +294,26 @@ def test_alone_is_ordinary_training_of_each_party_and_is_kept(tmp_path: Path) ->
         assert max(never) < 0.5  # a class it never saw labelled stays a guess
     assert list(alone.measure(read(tmp_path / "run"), prepared, begun.append, lambda: None)) == []
     assert begun == [sum(counts), 0]
+
+
+def test_parties_by_themselves_are_those_of_another_run_only_if_all_that_made_them_is_the_same() -> None:
+    """Rows and known labels of any party, test rows, encoder, training and seed count; the method does not."""
+    prepared = plan()
+    data, mark = prepared.federation, alone.mark_of(prepared)
+    assert alone.mark_of(plan("fedalign", algorithm__near=80.0, clients_per_round=2)) == mark
+    for changes in ({"encoder__dropout": 0.3}, {"encoder__heads": 4}, {"training__epochs": 2}, {"seed": 4}):
+        same_rows = experiment.plan(tiny(**changes), data)
+        assert alone.mark_of(same_rows) != mark, changes
+    *others, last = data.parties
+    rows, test = last.train, data.test
+    assert isinstance(rows.x, Sequences)
+    assert test is not None
+    x = Sequences(torch.ones_like(rows.x.values), rows.x.offsets)
+    for changed in (replace(rows, x=x), replace(rows, known=torch.zeros_like(rows.known))):
+        federation = replace(data, parties=[*others, replace(last, train=changed)])
+        assert alone.mark_of(replace(prepared, federation=federation)) != mark
+    fewer = replace(data, test=test.take(torch.arange(20)))
+    assert alone.mark_of(replace(prepared, federation=fewer)) != mark
 
 
 # --- methods and settings -----------------------------------------------------------------------------------------
