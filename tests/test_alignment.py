@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedalign import alignment
-from fedalign.types import Examples
+from fedalign.engines.local import pseudo_labels
+from fedalign.types import Examples, Truth
 
 
 def test_cosine_and_dot() -> None:
@@ -77,3 +78,22 @@ def test_an_annotated_entry_is_never_changed(seed: int, n: int, classes: int, ta
     assert bool(now_known[known].all())
     added = now_known & ~known
     assert not bool(added[:, own].any())  # only classes the client does not annotate
+
+
+def test_only_pseudo_labels_whose_truth_is_known_count_as_right() -> None:
+    """Class 0 was annotated. Added: yes on yes, yes on no, yes on an unknown; no on no, no on an unknown."""
+    y = torch.tensor([[1.0, 1], [0, 1], [0, 1], [0, 0], [0, 0]])
+    before = Examples(torch.empty(5, 0), y * torch.tensor([1.0, 0]), y.new_ones(5, 2).bool(), torch.ones(2).bool())
+    before.known[:, 1] = False
+    after = replace(before, y=y, known=torch.ones(5, 2).bool())
+    truth = Truth(torch.tensor([[1.0, 1], [0, 0], [0, 0], [0, 0], [0, 0]]), torch.ones(5, 2).bool())
+    truth.known[[2, 4], 1] = False
+    assert pseudo_labels(before, after, truth) == {
+        "pseudo_yes": 3,
+        "pseudo_no": 2,
+        "pseudo_yes_known": 2,
+        "pseudo_yes_right": 1,
+        "pseudo_no_known": 1,
+        "pseudo_no_right": 1,
+    }
+    assert pseudo_labels(before, after, None) == {"pseudo_yes": 3, "pseudo_no": 2}

@@ -6,6 +6,7 @@ import csv
 import json
 import math
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ from fedalign import experiment
 from fedalign.diagnosis import bound, divergence, measure, spaces, store, visits
 from fedalign.errors import UserError
 from fedalign.report.reading import read
-from federations import same, tiny
+from fedalign.types import Examples, Party, Truth
+from federations import plan, same, tiny
 from test_cli import fedalign
 
 QUICK: dict[str, Any] = {"resamplings": 1, "shuffles": 5, "curved": False}
@@ -168,6 +170,38 @@ def test_the_bounds_sum_is_that_of_its_terms() -> None:
     assert found["smallest"] == {"n": 100, "n_star": 150}
 
 
+# --- where the truth is not known ---------------------------------------------------------------------------------
+
+
+def test_noise_is_the_share_of_wrong_pseudo_labels_whose_truth_is_known() -> None:
+    """Five are given: yes on yes, no on yes, no on no, and two that nobody can judge. One of three is wrong."""
+    truth = Truth(torch.tensor([[1.0, 1, 0], [0, 0, 0]]), torch.tensor([[True, True, True], [False, False, True]]))
+    given = torch.tensor([[True, True, True], [True, True, False]])
+    data = Examples(torch.empty(2, 0), torch.tensor([[1.0, 0, 0], [1, 0, 0]]), given, torch.ones(3).bool())
+    assert measure._noise(given, data, truth) == pytest.approx(1 / 3, abs=1e-4)
+    assert measure._noise(given & ~truth.known, data, truth) is None
+
+
+@pytest.mark.parametrize("task", ["single", "multi"])
+def test_lambda_does_not_take_an_unknown_label_for_a_no(task: str, rng: np.random.Generator) -> None:
+    """Each class has a direction of its own, so a linear rule is right wherever somebody can say so."""
+    parties, sides = [], []
+    for name in ("north", "south"):
+        kinds = rng.integers(0, 3, 300)
+        yes = np.eye(3, dtype=bool)[kinds]
+        z = np.where(yes, 4.0, -4.0) + rng.normal(size=yes.shape) * 0.1
+        known = np.repeat(rng.random((300, 1)) < 0.5, 3, 1) if task == "single" else rng.random((300, 3)) < 0.5
+        truth = Truth(torch.from_numpy(yes & known).float(), torch.from_numpy(known))
+        rows = Examples(torch.empty(300, 0), truth.y, truth.known, torch.ones(3).bool())
+        parties.append(Party(name, rows, truth=truth))
+        labelled = (yes & known).any(1) if task == "single" else known.any(1)
+        sides.append(measure.Side(z, rng.random(300) < 0.5, labelled, np.zeros(300, dtype=bool)))
+    prepared = plan(task=task)
+    prepared = replace(prepared, federation=replace(prepared.federation, parties=parties))
+    assert measure._joint_risk(prepared, sides, 0, rng) == 0
+    assert any("noise and lambda look at the others only" in caveat for caveat in measure._caveats(prepared, []))
+
+
 # --- spaces -------------------------------------------------------------------------------------------------------
 
 
@@ -200,8 +234,9 @@ def test_a_rotated_space_is_the_same_geometry_that_another_model_cannot_read(rng
     z = np.eye(3)[kinds] * 5 + rng.normal(size=(300, 3)) * 0.1
     y = np.eye(3)[kinds]
     turned = z[:, [1, 2, 0]]
-    assert spaces.cross_accuracy(z, z, y, True) == 1
-    assert spaces.cross_accuracy(z, turned, y, True) == 0
+    every = np.ones_like(y, dtype=bool)
+    assert spaces.cross_accuracy(z, z, y, every, True) == 1
+    assert spaces.cross_accuracy(z, turned, y, every, True) == 0
     assert spaces.linear_cka(z, turned) == pytest.approx(1)
     assert spaces.centroid_cosine(z, z, y) == pytest.approx(1)
     assert spaces.centroid_cosine(z, turned, y) < 0
@@ -210,9 +245,20 @@ def test_a_rotated_space_is_the_same_geometry_that_another_model_cannot_read(rng
 def test_multi_label_rows_are_asked_class_by_class(rng: np.random.Generator) -> None:
     y = rng.integers(0, 2, size=(200, 2))
     z = y * 4.0
-    assert spaces.cross_accuracy(z, z, y, False) == 1
-    assert spaces.cross_accuracy(z, 4 - z, y, False) == 0
-    assert math.isnan(spaces.cross_accuracy(z, z, np.ones_like(y), False))  # nothing to tell apart
+    every = np.ones_like(y, dtype=bool)
+    assert spaces.cross_accuracy(z, z, y, every, False) == 1
+    assert spaces.cross_accuracy(z, 4 - z, y, every, False) == 0
+    assert math.isnan(spaces.cross_accuracy(z, z, np.ones_like(y), every, False))  # nothing to tell apart
+
+
+@pytest.mark.parametrize("single", [True, False])
+def test_rows_whose_label_is_unknown_are_not_asked(single: bool, rng: np.random.Generator) -> None:
+    """A space that tells every class apart does so whatever share of the labels somebody wrote down."""
+    y = np.eye(4)[rng.integers(0, 4, 400)]
+    z = y * 5 + rng.normal(size=y.shape) * 0.1
+    known = np.repeat(rng.random((400, 1)) < 0.6, 4, 1) if single else rng.random(y.shape) < 0.6
+    assert spaces.cross_accuracy(z, z, y * known, known, single) == 1
+    assert math.isnan(spaces.cross_accuracy(z, z, np.zeros_like(y), np.zeros_like(known), single))
 
 
 def test_anchor_agreement_and_drift_by_hand() -> None:

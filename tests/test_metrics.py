@@ -33,6 +33,25 @@ def test_multi_label_looks_only_at_known_entries() -> None:
     assert found.class_f1[1].isnan()
 
 
+def test_always_yes_and_always_no_are_no_better_than_a_coin_in_balanced_accuracy() -> None:
+    """Class 0 is in 5 of 100 rows. Class 1 is never there and class 2 always, so they cannot be balanced."""
+    y, known = torch.zeros(100, 3), torch.ones(100, 3).bool()
+    y[:5, 0] = y[:, 2] = 1
+    always = metrics.scores(metrics.count(known, y, known), "multi")
+    never = metrics.scores(metrics.count(~known, y, known), "multi")
+    assert (always.balanced_accuracy, never.balanced_accuracy) == (0.5, 0.5)
+    assert (always.accuracy, never.accuracy) == pytest.approx(((0.05 + 0 + 1) / 3, (0.95 + 1 + 0) / 3))
+
+
+@given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=60))
+def test_multi_label_balanced_accuracy_is_scikit_learns_of_each_class(pairs: list[tuple[bool, bool]]) -> None:
+    truth, guess = (np.array([False, True, *side]) for side in zip(*pairs, strict=True))
+    y, predicted = torch.from_numpy(truth).float().view(-1, 1), torch.from_numpy(guess).view(-1, 1)
+    found = metrics.scores(metrics.count(predicted, y, torch.ones_like(predicted)), "multi")
+    assert found.balanced_accuracy == pytest.approx(balanced_accuracy_score(truth, guess))
+    assert found.accuracy == pytest.approx(accuracy_score(truth, guess))
+
+
 def test_counts_of_parties_add_up_to_the_counts_of_the_pool() -> None:
     g = torch.Generator().manual_seed(0)
     predicted, y, known = (torch.rand(40, 3, generator=g) < 0.5 for _ in range(3))

@@ -27,8 +27,8 @@ def test_random_classes_shows_a_row_fully_or_rules_out_the_clients_classes() -> 
     found = divide(data, how, seed=5)
     assert sum(len(party.train) for party in found.parties) == len(data.train)
     for party in found.parties:
-        rows, truth = party.train, party.truth
-        assert truth is not None
+        assert party.truth is not None
+        rows, truth = party.train, party.truth.y
         assert int(rows.classes.sum()) == 3
         mine = (truth.bool() & rows.classes).any(1)
         assert bool(rows.known[mine].all())
@@ -128,6 +128,18 @@ def test_original_gaps_stay_unknown() -> None:
     data.train.known[:, 0] = False
     found = divide(data, Partition(kind="category", clients=4), seed=3)
     assert not any(bool(party.train.known[:, 0].any()) for party in found.parties)
+
+
+def test_a_partys_truth_tells_what_is_not_known() -> None:
+    data = pool(task="multi")
+    data.train.known[::2, 0] = False
+    data.train.x[:, 0] = torch.arange(len(data.train))  # type: ignore[index]
+    for how in (Partition(kind="category", clients=4), Partition(kind="centralised")):
+        for party in divide(data, how, seed=3).parties:
+            rows = party.train.x[:, 0].long()  # type: ignore[index]
+            assert party.truth is not None
+            assert torch.equal(party.truth.known, data.train.known[rows])
+            assert torch.equal(party.truth.y, data.train.y[rows])
 
 
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=6), st.integers(1, 12), st.integers(0, 99))

@@ -6,11 +6,13 @@ import json
 import re
 import shutil
 import time
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from fedalign import config as configs
 from fedalign import experiment
@@ -22,6 +24,7 @@ from fedalign.report.figures import Line, Map
 from fedalign.report.grouping import arranged
 from fedalign.report.live import LivePage
 from fedalign.report.reading import Found, read, runs_in
+from fedalign.types import Examples, Sequences
 from federations import plan, play, tiny
 from runs_by_hand import LABELS, lines, trained_alone, written
 from test_cli import QUICK, fedalign
@@ -178,6 +181,19 @@ def test_the_share_of_right_pseudo_labels_is_drawn_in_percent(tmp_path: Path) ->
     assert pictures.pseudo(other.entries[0], "p") == []
 
 
+def test_pseudo_labels_whose_truth_is_unknown_are_neither_right_nor_wrong(tmp_path: Path) -> None:
+    """3 of 4 that can be told are right, whatever the other 6 of 10 are; in round two none can be told."""
+    folder = written(tmp_path / "run", "fedalign", rounds=3)
+    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    for record, (known, right) in zip(records, ((4, 3), (0, 0), (4, 4)), strict=True):
+        record |= {"pseudo_yes": 10, "pseudo_no": 0, "pseudo_yes_known": known, "pseudo_yes_right": right}
+    lines(folder / "metrics.jsonl", records)
+    (setting,) = arranged([read(folder)])
+    _, shares = pictures.pseudo(setting.entries[0], "p")
+    (line,) = shares.figure.axes[0].lines
+    assert (list(line.get_xdata()), list(line.get_ydata())) == ([1, 3], [75.0, 100.0])
+
+
 def test_confusion_is_a_share_of_the_class_with_counts_written_in(tmp_path: Path) -> None:
     (picture,) = pictures.crossed(read(written(tmp_path / "run")), "p", "x")
     axes = picture.figure.axes[0]
@@ -209,6 +225,59 @@ def test_facts_are_measured_on_the_test_rows() -> None:
             together = {key: np.array(value) for key, value in found["together"].items()}
             assert (together["truth"] <= together["known"]).all()
             assert (together["answers"] <= together["known"]).all()
+            assert (together["truth"] <= together["truth_first"]).all()
+            assert (together["answers"] <= together["answers_first"]).all()
+
+
+def three_of_nine() -> Examples:
+    """Nine rows of three classes. Class 0 is in four; in two of them class 1 is known, and in both it is there."""
+    y, known = torch.zeros(9, 3), torch.ones(9, 3).bool()
+    y[:4, 0] = y[:2, 1] = 1
+    known[2:4, 1] = False
+    return Examples(torch.empty(9, 0), y, known, torch.ones(3).bool())
+
+
+def shown_together(run: Found) -> list[np.ndarray]:
+    return [np.asarray(one.figure.axes[0].images[0].get_array()) for one in pictures.crossed(run, "p", "x")]
+
+
+def test_a_class_goes_with_another_as_often_as_rows_that_know_it_say() -> None:
+    """Class 1 is in 2 of the 2 rows with class 0 that know it; of the rows with class 1, all have class 0. The model
+    says class 0 of the first six rows and class 1 of the first and fifth, so of the four that know it two have it."""
+    test = three_of_nine()
+    said = torch.zeros(9, 3).bool()
+    said[:6, 0] = said[[0, 4], 1] = True
+    run = Found(Path("run"), facts={"label_names": ["a", "b", "c"], **facts.crossed(said, test, "multi")})
+    truth, answers = shown_together(run)
+    assert (truth[0, 1], truth[1, 0], truth[0, 2]) == (100, 100, 0)
+    assert (answers[0, 1], answers[1, 0]) == (50, 100)
+    assert np.isnan(truth[2]).all()  # nothing is of class 2
+
+
+def test_older_facts_are_drawn_if_every_label_was_known_and_else_measured_anew() -> None:
+    test = three_of_nine()
+    for known in (torch.ones(9, 3).bool(), test.known):
+        found = facts.crossed(test.y > 0, replace(test, known=known), "multi")
+        older = {"together": {key: found["together"][key] for key in ("truth", "answers", "known")}}
+        run = Found(Path("run"), facts={"label_names": ["a", "b", "c"], **older})
+        assert facts.outdated(run.facts) == (not known.all())
+        shares = shown_together(run)
+        assert len(shares) == (2 if known.all() else 0)
+        assert all(share[0, 1] == 50 for share in shares)  # two of four rows
+    assert not facts.outdated({"label_names": ["a"], "confusion": [[3]]})
+
+
+def test_facts_that_lack_what_pairs_are_a_share_of_are_written_again(tmp_path: Path) -> None:
+    experiment.run(tiny("fedavg", "multi"), tmp_path / "run")
+    drawn(tmp_path / "run")
+    path = tmp_path / "run" / "facts.json"
+    whole = json.loads(path.read_text())
+    older = json.loads(path.read_text())
+    del older["together"]["truth_first"], older["together"]["answers_first"]
+    older["together"]["known"][0][1] -= 1
+    path.write_text(json.dumps(older))
+    drawn(tmp_path / "run")
+    assert json.loads(path.read_text()) == whole
 
 
 def test_alone_is_ordinary_training_of_each_party_and_is_kept(tmp_path: Path) -> None:
@@ -225,6 +294,26 @@ def test_alone_is_ordinary_training_of_each_party_and_is_kept(tmp_path: Path) ->
         assert max(never) < 0.5  # a class it never saw labelled stays a guess
     assert list(alone.measure(read(tmp_path / "run"), prepared, begun.append, lambda: None)) == []
     assert begun == [sum(counts), 0]
+
+
+def test_parties_by_themselves_are_those_of_another_run_only_if_all_that_made_them_is_the_same() -> None:
+    """Rows and known labels of any party, test rows, encoder, training and seed count; the method does not."""
+    prepared = plan()
+    data, mark = prepared.federation, alone.mark_of(prepared)
+    assert alone.mark_of(plan("fedalign", algorithm__near=80.0, clients_per_round=2)) == mark
+    for changes in ({"encoder__dropout": 0.3}, {"encoder__heads": 4}, {"training__epochs": 2}, {"seed": 4}):
+        same_rows = experiment.plan(tiny(**changes), data)
+        assert alone.mark_of(same_rows) != mark, changes
+    *others, last = data.parties
+    rows, test = last.train, data.test
+    assert isinstance(rows.x, Sequences)
+    assert test is not None
+    x = Sequences(torch.ones_like(rows.x.values), rows.x.offsets)
+    for changed in (replace(rows, x=x), replace(rows, known=torch.zeros_like(rows.known))):
+        federation = replace(data, parties=[*others, replace(last, train=changed)])
+        assert alone.mark_of(replace(prepared, federation=federation)) != mark
+    fewer = replace(data, test=test.take(torch.arange(20)))
+    assert alone.mark_of(replace(prepared, federation=fewer)) != mark
 
 
 # --- methods and settings -----------------------------------------------------------------------------------------

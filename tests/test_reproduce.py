@@ -20,7 +20,7 @@ from fedalign.paper import published
 from fedalign.paper.methods import GROUPS, METHODS
 from fedalign.report.facts import Rebuilder
 from fedalign.reproduction import beside, estimate, settings, similarity, studies, tsne
-from fedalign.types import Examples
+from fedalign.types import Examples, Sequences
 from federations import plan, tiny
 from test_cli import fedalign
 
@@ -203,6 +203,16 @@ def test_where_rows_have_one_label_the_classes_are_compared_by_their_rows() -> N
     values = similarity.reference([part], single=True).values
     assert values[0, 1] > 0.9
     assert values[0, 2] < -0.9
+
+
+def test_words_of_rows_whose_class_nobody_knows_are_of_no_class() -> None:
+    """Classes 0 and 1 share word 1, class 2 has word 2. The last row, full of word 2, is unlabelled."""
+    x = Sequences.from_rows(torch.tensor(row, dtype=torch.int32) for row in ([1], [1], [2], [2, 2, 2]))
+    y, known = torch.eye(4)[:, :3], torch.ones(4, 3).bool()
+    known[3] = False
+    part = Examples(x, y, known, torch.ones(3).bool())
+    assert similarity._word_shares([part]).tolist() == [[0, 1, 0], [0, 1, 0], [0, 0, 1]]
+    assert similarity.reference([part], single=True).values[0, 1] == pytest.approx(1)
 
 
 # --- t-SNE --------------------------------------------------------------------------------------------------------

@@ -51,29 +51,33 @@ def f1(counts: Tensor) -> Tensor:
 class Scores:
     """What is reported, between 0 and 1."""
 
-    f1: float  # macro mean
-    accuracy: float
-    balanced_accuracy: float
+    f1: float  # mean over classes
+    accuracy: float  # as the paper's code reports it: share of right rows, or mean over classes of right known entries
+    balanced_accuracy: float  # mean over classes of recall; multi-label: of the mean of recalls of yes and of no
     class_f1: Tensor  # (C,) NaN for a class that neither occurs nor is predicted
     counts: Tensor  # (C, 4)
 
 
 def scores(counts: Tensor, task: Task) -> Scores:
-    """Single-label: mean F1 over classes in truth or prediction, share of right rows. Multi-label: both averaged
-    over the classes with a known entry."""
+    """Single-label: mean F1 over classes in truth or prediction, share of right rows, mean recall over true classes.
+
+    Multi-label: F1 and share of right known entries, averaged over the classes with a known entry; balanced accuracy
+    over those with a known yes and a known no, since always answering yes has full recall.
+    """
     tp, fp, fn, tn = counts.double().unbind(1)
     per_class = f1(counts)
     if task == "single":
         seen = tp + fp + fn > 0
         accuracy = tp.sum() / (tp + fn).sum().clamp(min=1)
+        balanced = (tp / (tp + fn))[tp + fn > 0]
     else:
         seen = counts.sum(1) > 0
         accuracy = _mean(((tp + tn) / counts.sum(1).clamp(min=1))[seen])
-    recall = (tp / (tp + fn).clamp(min=1))[tp + fn > 0]
+        balanced = ((tp / (tp + fn) + tn / (tn + fp)) / 2)[(tp + fn > 0) & (tn + fp > 0)]
     return Scores(
         float(_mean(per_class[seen])),
         float(accuracy),
-        float(_mean(recall)),
+        float(_mean(balanced)),
         torch.where(seen, per_class, torch.nan),
         counts,
     )

@@ -12,7 +12,7 @@ from torch import Tensor
 from fedalign.config import Partition
 from fedalign.errors import UserError
 from fedalign.keys import numpy_generator
-from fedalign.types import Examples, Federation, Party, Pool, pooled
+from fedalign.types import Examples, Federation, Party, Pool, Truth, pooled
 
 ATTEMPTS = 1000  # draws of class sets until every class has an owner
 
@@ -25,7 +25,7 @@ def divide(pool: Pool, how: Partition, seed: int) -> Federation:
     elif how.kind == "category":
         parties = _by_category(pool, how, seed)
     elif how.kind == "centralised":
-        parties = [Party("everyone", pool.train, pool.validation, truth=pool.train.y)]
+        parties = [Party("everyone", pool.train, pool.validation, truth=Truth(pool.train.y, pool.train.known))]
     else:
         raise UserError("this data set is not divided into clients; set partition.kind to random-classes or category")
     return Federation(pool.task, pool.label_names, parties, pool.inputs, pool.test)
@@ -74,7 +74,7 @@ def _random_classes(pool: Pool, how: Partition, seed: int) -> list[Party]:
             f"client-{m}",
             show(pool.train, r, sets[m], single=True),
             None if pool.validation is None or held is None else show(pool.validation, held[m], sets[m], single=True),
-            truth=pool.train.y[r],
+            truth=Truth(pool.train.y[r], pool.train.known[r]),
         )
         for m, r in enumerate(rows)
     ]
@@ -144,7 +144,8 @@ def _by_category(pool: Pool, how: Partition, seed: int) -> list[Party]:
         validation = None
         if pool.validation is not None and held is not None:
             validation = show(pool.validation, (held == m).nonzero().flatten(), classes, pool.task == "single")
-        parties.append(Party(f"client-{m}", train, validation, truth=pool.train.y[mine]))
+        truth = Truth(pool.train.y[mine], pool.train.known[mine])
+        parties.append(Party(f"client-{m}", train, validation, truth=truth))
     return parties
 
 

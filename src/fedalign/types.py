@@ -117,6 +117,14 @@ def pooled(parts: Sequence[Examples]) -> Examples:
 
 
 @dataclass(frozen=True)
+class Truth:
+    """All labels of a party's training rows, as far as the data's owner knows them."""
+
+    y: Tensor  # (n, C) float32; 1 yes, 0 no; 0 wherever not known
+    known: Tensor  # (n, C) bool; what is not known can be neither right nor wrong
+
+
+@dataclass(frozen=True)
 class Party:
     """One client: its name and the rows it holds. `truth` is for measuring in simulations; no algorithm sees it."""
 
@@ -124,7 +132,7 @@ class Party:
     train: Examples
     validation: Examples | None = None
     test: Examples | None = None
-    truth: Tensor | None = None  # (n, C) all labels of the training rows
+    truth: Truth | None = None
 
 
 @dataclass(frozen=True)

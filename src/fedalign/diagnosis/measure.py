@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from fedalign.federate import Plan
 from fedalign.keys import numpy_generator
 from fedalign.model import DualEncoder
 from fedalign.report.facts import decisions, over_rows
-from fedalign.types import Arrays, Examples, Sequences
+from fedalign.types import Arrays, Examples, Sequences, Truth
 
 FORMAT = 1
 PROBE = 1000  # test rows that every local model reads
@@ -111,9 +111,7 @@ def _party(plan: Plan, model: DualEncoder, sides: list[Side], after: Visited, m:
     found |= {"n": before, "n_pseudo": extra, "n_star": before + extra}
     found["alpha"] = round(before / max(before + extra, 1), 4)
     if extra and party.truth is not None:
-        wrong = added & ((after.data.y > 0) != (party.truth > 0))
-        counted = added & (after.data.y > 0) if single else added
-        found["noise"] = round(int((wrong & counted).sum()) / max(int(counted.sum()), 1), 4)
+        found["noise"] = _noise(added & (after.data.y > 0) if single else added, after.data, party.truth)
     local = plan.model.twin().load(after.weights)
     said = decisions(local, data)
     found["risk_before"] = _risk(said, data, single)
@@ -136,30 +134,71 @@ def _risk(said: Tensor, data: Examples, single: bool) -> float | None:
     return round(float((said != yes)[data.known].double().mean()), 4) if bool(data.known.any()) else None
 
 
+def _noise(given: Tensor, data: Examples, truth: Truth) -> float | None:
+    """Share of wrong entries among the pseudo labels whose truth is known."""
+    told = given & truth.known
+    wrong = told & ((data.y > 0) != (truth.y > 0))
+    return round(int(wrong.sum()) / int(told.sum()), 4) if bool(told.any()) else None
+
+
 def _joint_risk(plan: Plan, sides: list[Side], m: int, rng: np.random.Generator) -> float | None:
     """lambda: held-out errors, summed, of one linear rule for the party's rows and the mixture, which count alike."""
-    from sklearn.linear_model import RidgeClassifier
-
-    parties = plan.federation.parties
-    if any(party.truth is None for party in parties):
+    truths = [party.truth for party in plan.federation.parties if party.truth is not None]
+    if len(truths) < len(sides):
         return None  # outside simulations nobody knows all labels
     mine = sides[m].labelled & sides[m].first
     if mine.sum() < 10:
         return None
     z = [sides[m].z[mine], np.concatenate([s.z[~s.first] for s in sides])]
-    truths = [party.truth.numpy() > 0 for party in parties if party.truth is not None]
-    y = [truths[m][mine], np.concatenate([t[~s.first] for t, s in zip(truths, sides, strict=True)])]
-    single = plan.federation.task == "single"
-    answers = [part.argmax(1) if single else part[:, y[1].any(0) & ~y[1].all(0)].astype(int) for part in y]
+
+    def of_both(labels: list[np.ndarray]) -> list[np.ndarray]:
+        return [labels[m][mine], np.concatenate([part[~s.first] for part, s in zip(labels, sides, strict=True)])]
+
+    y, known = of_both([t.y.numpy() > 0 for t in truths]), of_both([t.known.numpy() for t in truths])
     learn = [rng.random(len(part)) < 0.5 for part in z]
-    weight = np.concatenate([np.full(int(rows.sum()), 1 / max(rows.sum(), 1)) for rows in learn])
+    wrong, asked = np.zeros(2), np.zeros(2)
+    for answers, told in _questions(y, known, plan.federation.task == "single"):
+        one = _errors(z, answers, told, learn)
+        wrong, asked = wrong + one[0], asked + one[1]
+    return round(float((wrong / asked).sum()), 4) if asked.all() else None
+
+
+def _questions(
+    y: list[np.ndarray], known: list[np.ndarray], single: bool
+) -> Iterator[tuple[list[np.ndarray], list[np.ndarray]]]:
+    """What can be asked of the party's rows and of the mixture: (answers, rows where the answer is known) of each.
+    Single-label: which class. Multi-label: each class that is known to be in some rows of the mixture, not in all."""
+    if single:
+        yield [part.argmax(1) for part in y], [(a & b).any(1) for a, b in zip(y, known, strict=True)]
+        return
+    for c in range(y[1].shape[1]):
+        told = y[1][known[1][:, c], c]
+        if told.any() and not told.all():
+            yield [part[:, c].astype(int) for part in y], [part[:, c] for part in known]
+
+
+def _errors(
+    z: list[np.ndarray], answers: list[np.ndarray], told: list[np.ndarray], learn: list[np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Of both: held-out rows that a linear rule gets wrong, and held-out rows. In learning both weigh the same."""
+    from sklearn.linear_model import RidgeClassifier
+
+    taught = [t & rows for t, rows in zip(told, learn, strict=True)]
+    held = [t & ~rows for t, rows in zip(told, learn, strict=True)]
+    asked = np.array([rows.sum() for rows in held])
+    if not any(rows.any() for rows in taught):
+        return np.zeros(2), np.zeros(2)
+    weight = np.concatenate([np.full(int(rows.sum()), 1 / max(rows.sum(), 1)) for rows in taught])
     rule = RidgeClassifier(alpha=1.0).fit(
-        np.concatenate([part[rows] for part, rows in zip(z, learn, strict=True)]),
-        np.concatenate([part[rows] for part, rows in zip(answers, learn, strict=True)]),
+        np.concatenate([part[rows] for part, rows in zip(z, taught, strict=True)]),
+        np.concatenate([part[rows] for part, rows in zip(answers, taught, strict=True)]),
         sample_weight=weight / weight.mean(),
     )
-    errors = [(rule.predict(p[~r]) != a[~r]).mean() for p, a, r in zip(z, answers, learn, strict=True)]
-    return round(float(sum(errors)), 4)
+    wrong = [
+        (rule.predict(part[rows]) != answer[rows]).sum() if rows.any() else 0
+        for part, answer, rows in zip(z, answers, held, strict=True)
+    ]
+    return np.array(wrong), asked
 
 
 def _spaces(plan: Plan, model: DualEncoder, visited: dict[int, Visited]) -> dict[str, Any] | None:
@@ -170,7 +209,7 @@ def _spaces(plan: Plan, model: DualEncoder, visited: dict[int, Visited]) -> dict
     rng = numpy_generator(plan.config.seed, "probe")
     rows = np.sort(rng.choice(len(test), min(PROBE, len(test)), replace=False))
     probe = test.take(torch.from_numpy(rng.permutation(rows)))
-    y = ((probe.y > 0) & probe.known).numpy()
+    y, known = ((probe.y > 0) & probe.known).numpy(), probe.known.numpy()
     chosen = sorted(visited)[:MOST_MODELS]
     models: list[tuple[str, Arrays]] = [(plan.federation.parties[m].name, visited[m].weights) for m in chosen]
     models.append(("together", model.arrays()))
@@ -180,7 +219,7 @@ def _spaces(plan: Plan, model: DualEncoder, visited: dict[int, Visited]) -> dict
     found: dict[str, np.ndarray] = {key: np.full((size, size), np.nan) for key in PAIRS}
     for i in range(size):
         for j in range(size):
-            found["cross_accuracy"][i, j] = spaces.cross_accuracy(z[i], z[j], y, single)
+            found["cross_accuracy"][i, j] = spaces.cross_accuracy(z[i], z[j], y, known, single)
             if j <= i:
                 continue
             pair = {
@@ -267,6 +306,8 @@ def _caveats(plan: Plan, parties: list[dict[str, Any]]) -> list[str]:
         found.append(
             "in multi-label data pseudo labels add entries to rows, not rows, so the rows' distance can hardly move"
         )
+    if any(p.truth is not None and not bool(p.truth.known.all()) for p in plan.federation.parties):
+        found.append("some true labels are unknown; noise and lambda look at the others only")
     x = plan.federation.parties[0].train.x
     if isinstance(x, Sequences) and x.values.dim() > 1:
         found.append("rows cut from one recording may stand on both sides of a split, which makes distances too large")

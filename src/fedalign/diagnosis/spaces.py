@@ -31,28 +31,35 @@ def procrustes(a: np.ndarray, b: np.ndarray) -> float:
     return float(max(0.0, 1 - np.linalg.svd(a.T @ b, compute_uv=False).sum() ** 2))
 
 
-def cross_accuracy(a: np.ndarray, b: np.ndarray, y: np.ndarray, single: bool) -> float:
-    """Rows of `a` given the class whose centre in `b` is nearest; 1 means interchangeable spaces. y (n, C).
+def cross_accuracy(a: np.ndarray, b: np.ndarray, y: np.ndarray, known: np.ndarray, single: bool) -> float:
+    """Rows of `a` given the class whose centre in `b` is nearest; 1 means interchangeable spaces. y, known (n, C).
 
     Centres come from even rows, answers from odd ones. Multi-label: for each class the nearer of two centres, with
-    and without it, as the mean of both recalls. Classes without rows on either side are left out.
+    and without it, as the mean of both recalls. Only known labels count: single-label rows without a known class are
+    left out, multi-label rows from the classes they do not know. So are classes without rows on either side.
     """
-    learn, ask = slice(0, None, 2), slice(1, None, 2)
+    learn = np.arange(len(y)) % 2 == 0
+    yes, no = (y > 0) & known, ~(y > 0) & known
     if single:
-        kinds = y.argmax(1)
-        present = [c for c in range(y.shape[1]) if (kinds[learn] == c).any()]
-        centres = np.stack([b[learn][kinds[learn] == c].mean(0) for c in present])
-        said = np.array(present)[_nearest(a[ask], centres)]
-        counted = np.isin(kinds[ask], present)
-        return float((said == kinds[ask])[counted].mean())
+        return _nearest_class(a, b, yes, learn)
     found = []
     for c in range(y.shape[1]):
-        yes = y[:, c] > 0
-        if all(part.any() and (~part).any() for part in (yes[learn], yes[ask])):
-            centres = np.stack([b[learn][~yes[learn]].mean(0), b[learn][yes[learn]].mean(0)])
-            said = _nearest(a[ask], centres) == 1
-            found.append((said[yes[ask]].mean() + (~said)[~yes[ask]].mean()) / 2)
+        sides = [part[:, c] & rows for rows in (learn, ~learn) for part in (no, yes)]
+        if all(rows.any() for rows in sides):
+            taught, asked = sides[:2], sides[2:]
+            centres = np.stack([b[rows].mean(0) for rows in taught])
+            found.append(np.mean([(_nearest(a[rows], centres) == answer).mean() for answer, rows in enumerate(asked)]))
     return float(np.mean(found)) if found else float("nan")
+
+
+def _nearest_class(a: np.ndarray, b: np.ndarray, yes: np.ndarray, learn: np.ndarray) -> float:
+    """Share of the asked rows of `a`, each of one class, that are nearest to their class's centre in `b`."""
+    present = [c for c in range(yes.shape[1]) if (yes[:, c] & learn).any()]
+    asked = yes[:, present].any(1) & ~learn
+    if not asked.any():
+        return float("nan")
+    centres = np.stack([b[yes[:, c] & learn].mean(0) for c in present])
+    return float((_nearest(a[asked], centres) == yes[asked][:, present].argmax(1)).mean())
 
 
 def _nearest(rows: np.ndarray, centres: np.ndarray) -> np.ndarray:

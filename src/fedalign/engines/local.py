@@ -25,7 +25,7 @@ from fedalign.allocation import keep_freed_memory
 from fedalign.client import Onlooker, Workbench, visit
 from fedalign.federate import Plan, Reply
 from fedalign.memory import ClientMemory
-from fedalign.types import Arrays, Examples, Party, Sequences, Server, size_of
+from fedalign.types import Arrays, Examples, Party, Sequences, Server, Truth, size_of
 
 CHUNK = 256  # rows scored at once
 Counter = Callable[[Tensor, Examples], Tensor]  # logits of some rows to counts that add up
@@ -169,16 +169,18 @@ def steps_of(part: Examples) -> int:
     return part.x.values.shape[0] if isinstance(part.x, Sequences) else len(part)
 
 
-def pseudo_labels(before: Examples, after: Examples, truth: Tensor | None) -> dict[str, float]:
-    """How many entries alignment added and, where the simulation knows the truth, how many are right."""
+def pseudo_labels(before: Examples, after: Examples, truth: Truth | None) -> dict[str, float]:
+    """How many entries alignment added and, in simulations, of how many the truth is known and how many are right."""
     added = after.known & ~before.known
     if not bool(added.any()):
         return {}
     yes = added & (after.y > 0)
-    found: dict[str, float] = {"pseudo_yes": int(yes.sum()), "pseudo_no": int((added & ~yes).sum())}
+    no = added & ~yes
+    found: dict[str, float] = {"pseudo_yes": int(yes.sum()), "pseudo_no": int(no.sum())}
     if truth is not None:
-        found["pseudo_yes_right"] = int((yes & (truth > 0)).sum())
-        found["pseudo_no_right"] = int((added & ~yes & (truth == 0)).sum())
+        for word, given, right in (("yes", yes, truth.y > 0), ("no", no, truth.y == 0)):
+            found[f"pseudo_{word}_known"] = int((given & truth.known).sum())
+            found[f"pseudo_{word}_right"] = int((given & truth.known & right).sum())
     return found
 
 

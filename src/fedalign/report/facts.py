@@ -28,7 +28,7 @@ from fedalign.errors import UserError
 from fedalign.federate import Plan
 from fedalign.files import write_atomically
 from fedalign.model import DualEncoder
-from fedalign.report.reading import Found
+from fedalign.report.reading import Found, first_of
 from fedalign.runfolder import RunFolder
 from fedalign.types import Arrays, Examples, Federation, Task
 
@@ -105,20 +105,20 @@ def over_rows(
 
 def crossed(decided: Tensor, test: Examples, task: Task) -> dict[str, Any]:
     """Single-label: confusion[truth][answer]. Multi-label: how often two classes go together, in truth and in answers,
-    among rows where both are known."""
+    among rows where both are known, and how often the first does there, with the second or without."""
     said, truth = decided.double(), ((test.y > 0) & test.known).double()
     if task == "single":
         return {"confusion": (truth.T @ said).long().tolist()}
     known = test.known.double()
-    both = known.T @ known  # rows in which a pair is known
     answers = said * known
-    return {
-        "together": {
-            "truth": (truth.T @ truth).long().tolist(),
-            "answers": (answers.T @ answers).long().tolist(),
-            "known": both.long().tolist(),
-        }
+    counted = {
+        "truth": truth.T @ truth,
+        "truth_first": truth.T @ known,
+        "answers": answers.T @ answers,
+        "answers_first": answers.T @ known,
+        "known": known.T @ known,
     }
+    return {"together": {key: values.long().tolist() for key, values in counted.items()}}
 
 
 def cosine(rows: Tensor) -> Tensor:
@@ -166,10 +166,17 @@ def weights_of(run: Found) -> tuple[int, Arrays]:
     return newest.round, newest.weights
 
 
+def outdated(facts: dict[str, Any]) -> bool:
+    """Whether pairs of classes were counted without what they are a share of, though not every label was known."""
+    together, size = facts.get("together"), len(facts.get("label_names") or ())
+    return isinstance(together, dict) and first_of(together, "truth", size) is None
+
+
 def complete(run: Found, rebuilder: Rebuilder, say: Callable[[str], None] = lambda message: None) -> None:
     """Fills in what facts.json lacks by building data and model again; what cannot be had goes to `missing`."""
     done = run.records[-1]["round"] if run.records else 0
-    if run.facts.get("format") == FORMAT and run.facts.get("round") == done and (done or "parties" in run.facts):
+    current = run.facts.get("format") == FORMAT and not outdated(run.facts)
+    if current and run.facts.get("round") == done and (done or "parties" in run.facts):
         return
     without = "so parties, confusion and similarity of classes are not shown"
     if run.config is None:

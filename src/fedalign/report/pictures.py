@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -11,7 +12,7 @@ from matplotlib.figure import Figure
 from fedalign.report import figures
 from fedalign.report.figures import Line, Map
 from fedalign.report.grouping import Entry, Setting
-from fedalign.report.reading import Found, number
+from fedalign.report.reading import Found, first_of, matrix, number
 from fedalign.report.style import WIDTH, inline
 from fedalign.report.tables import gains
 
@@ -77,7 +78,7 @@ def gain_pictures(run: Found, prefix: str) -> list[Picture]:
 
 
 def pseudo(entry: Entry, prefix: str) -> list[Picture]:
-    """How many pseudo labels a round gave, and the share of them that is right."""
+    """How many pseudo labels a round gave, and the share that is right of those whose truth the data know."""
     run = entry.shown
     made = []
     counts, shares = [], []
@@ -86,9 +87,7 @@ def pseudo(entry: Entry, prefix: str) -> list[Picture]:
         if not any(values):
             continue
         counts.append(Line(f"“{word}” labels", rounds, values, look=look))
-        right = {r["round"]: number(r.get(f"{key}_right")) for r in run.records}
-        pairs = [(r, v, right[r]) for r, v in zip(rounds, values, strict=True) if v]
-        share = [(r, 100 * ok / v) for r, v, ok in pairs if ok is not None]
+        share = [(r["round"], value) for r in run.records if (value := right_share(r, key)) is not None]
         if share:
             shares.append(Line(f"“{word}” labels", [r for r, _ in share], [s for _, s in share], look=look))
     if counts:
@@ -96,8 +95,16 @@ def pseudo(entry: Entry, prefix: str) -> list[Picture]:
         made.append(Picture(figure, f"{prefix}-pseudo", f"Pseudo labels a round, {entry.title}"))
     if shares:
         figure = figures.lines(shares, "Share that is right", "round", "percent", top=103)
-        made.append(Picture(figure, f"{prefix}-precision", f"Share of right pseudo labels, {entry.title}"))
+        caption = "Of the labels whose truth the data know."
+        made.append(Picture(figure, f"{prefix}-precision", f"Share of right pseudo labels, {entry.title}", caption))
     return made
+
+
+def right_share(record: dict[str, Any], key: str) -> float | None:
+    """Percent of a round's pseudo labels that is right; older runs did not count those whose truth is known."""
+    right, known = number(record.get(f"{key}_right")), number(record.get(f"{key}_known"))
+    known = number(record.get(key)) if known is None else known
+    return 100 * right / known if right is not None and known else None
 
 
 def crossed(run: Found, prefix: str, title: str) -> list[Picture]:
@@ -112,17 +119,19 @@ def crossed(run: Found, prefix: str, title: str) -> list[Picture]:
         caption = "Numbers: test rows. Colour: share of the class's rows."
         return [Picture(figure, f"{prefix}-confusion", f"Confusion, {title}", caption)]
     together = run.facts.get("together")
+    together = together if isinstance(together, dict) else {}
     made = []
     for key, word in (("truth", "in truth"), ("answers", "as answered")):
-        counts = matrix(together.get(key), len(names)) if isinstance(together, dict) else None
-        if counts is None:
+        counts, first = matrix(together.get(key), len(names)), first_of(together, key, len(names))
+        if counts is None or first is None:
             continue
-        alone = np.diag(counts)[:, None]
-        share = np.divide(100 * counts, alone, out=np.full_like(counts, np.nan), where=alone > 0)
+        share = np.divide(100 * counts, first, out=np.full_like(counts, np.nan), where=first > 0)
         np.fill_diagonal(share, np.nan)
         shown = Map(f"Together {word}", share, "percent", 0, 100, digits=0)
         figure = figures.square(shown, names, names, "… also has", "a row with …")
-        caption = "Of the test rows with the class at the left, the share that also has the class below."
+        caption = (
+            "Of the test rows with the class at the left and a known label of the class below, the share that has both."
+        )
         made.append(Picture(figure, f"{prefix}-together-{key}", f"Classes together {word}, {title}", caption))
     return made
 
@@ -140,15 +149,6 @@ def similarity(run: Found, prefix: str, title: str) -> list[Picture]:
     figure = figures.square(Map("Similarity of class representations", shown, "cosine", digits=2), ordered, ordered)
     caption = "Bright: alike. Classes that are alike stand together."
     return [Picture(figure, f"{prefix}-similarity", f"Similarity of class representations, {title}", caption)]
-
-
-def matrix(values: object, size: int) -> np.ndarray | None:
-    """A square of numbers as it was stored, or None if it is anything else."""
-    try:
-        found = np.array(values, dtype=float)
-    except (TypeError, ValueError):
-        return None
-    return found if size and found.shape == (size, size) and np.isfinite(found).all() else None
 
 
 def side_by_side(similarity: np.ndarray) -> Sequence[int]:

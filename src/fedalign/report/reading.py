@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fedalign import config as configs
 from fedalign.config import Config
 from fedalign.errors import UserError
@@ -99,6 +101,29 @@ def number(value: Any) -> float | None:
 
 def whole(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def matrix(values: object, size: int) -> np.ndarray | None:
+    """A square of numbers as it was stored, or None if it is anything else."""
+    try:
+        found = np.array(values, dtype=float)
+    except (TypeError, ValueError):
+        return None
+    return found if size and found.shape == (size, size) and np.isfinite(found).all() else None
+
+
+def first_of(together: dict[str, Any], key: str, size: int) -> np.ndarray | None:
+    """[i, j] rows with class i among those where j is known too: what a count of both is a share of.
+
+    Older files lack it. Where every label was known it is the diagonal of the counts, else it is gone.
+    """
+    first = matrix(together.get(f"{key}_first"), size)
+    if first is not None:
+        return first
+    counts, known = matrix(together.get(key), size), matrix(together.get("known"), size)
+    if counts is None or known is None or (known != known[0, 0]).any():
+        return None
+    return np.repeat(np.diag(counts)[:, None], size, 1)
 
 
 def runs_in(paths: list[Path]) -> list[Path]:

@@ -80,8 +80,9 @@ def _word_shares(parts: list[Examples]) -> np.ndarray:
     for part in parts:
         assert isinstance(part.x, Sequences)
         row = torch.repeat_interleave(torch.arange(len(part)), part.x.lengths)
+        told = ((part.y > 0) & part.known).any(1)[row]  # of the other rows nobody knows the class
         place = part.y.argmax(1)[row] * width + part.x.values.long()
-        total += torch.bincount(place, minlength=total.size).view(-1, width).numpy()
+        total += torch.bincount(place[told], minlength=total.size).view(-1, width).numpy()
     return np.asarray(np.sqrt(total / np.maximum(total.sum(1, keepdims=True), 1)))
 
 

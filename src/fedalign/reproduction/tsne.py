@@ -94,6 +94,8 @@ def view(cell: Cell, rebuilder: Rebuilder, named: Sequence[str] = ()) -> View:
     weights = [visited[pair[0]].weights, visited[pair[1]].weights, state.server.weights]
     z = [encoded(plan.model.twin().load(one), rows) for one in weights]
     y = np.eye(int(kinds.max()) + 1)[kinds]
+    known = np.ones_like(y, dtype=bool)  # the probe holds only rows whose class is known
+    crossed = ((z[0], z[1]), (z[1], z[0]))
     stacked = np.concatenate(z)
     with one_thread():
         narrow = PCA(min(50, *stacked.shape), random_state=0).fit_transform(stacked)
@@ -102,7 +104,7 @@ def view(cell: Cell, rebuilder: Rebuilder, named: Sequence[str] = ()) -> View:
         several = len(set(kinds.tolist())) > 1
         silhouettes = [float(silhouette_score(part, kinds)) if several else float("nan") for part in z]
     numbers = {
-        "cross_accuracy": (spaces.cross_accuracy(z[0], z[1], y, True) + spaces.cross_accuracy(z[1], z[0], y, True)) / 2,
+        "cross_accuracy": sum(spaces.cross_accuracy(one, other, y, known, True) for one, other in crossed) / 2,
         "centroid_cosine": spaces.centroid_cosine(z[0], z[1], y),
         "cka": spaces.linear_cka(z[0], z[1]),
         "silhouette_local": (silhouettes[0] + silhouettes[1]) / 2,
