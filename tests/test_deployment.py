@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import hashlib
 import json
 import stat
 import subprocess
@@ -25,6 +26,7 @@ from fedalign import messages
 from fedalign.agreement import agree
 from fedalign.config import Config, to_toml
 from fedalign.deployment import kit, party, server
+from fedalign.deployment.roster import Roster
 from fedalign.deployment.rows import FileRows
 from fedalign.errors import UserError
 from fedalign.terms import Agreed
@@ -329,8 +331,80 @@ def test_resuming_with_other_parties_is_refused(tmp_path: Path) -> None:
     run = Server(tmp_path, settings(rounds=1), clinics(tmp_path))
     run.run()
     fewer = dict(list(clinics(tmp_path).items())[:2])
-    with pytest.raises(UserError, match=r"missing now: 'south', new: none"):
-        Server(tmp_path, settings(rounds=1), fewer).run(resume=True)
+    with pytest.raises(UserError, match=r"parties that did not come within 0 s: 'south'"):
+        Server(tmp_path, settings(rounds=1), fewer).run(resume=True, wait=0.1)
+
+
+def test_a_resumed_run_waits_for_all_its_parties_whatever_it_is_told_to_wait_for(tmp_path: Path) -> None:
+    Server(tmp_path, settings(rounds=1), clinics(tmp_path)).run()
+    again = Server(tmp_path, settings(rounds=2), clinics(tmp_path), parties=1)
+    south = again.grid.nodes.pop(13)
+    looks = 0
+
+    def nodes() -> list[int]:
+        nonlocal looks
+        looks += 1
+        if looks == 3:
+            again.grid.nodes[13] = south
+        return list(again.grid.nodes)
+
+    again.grid.get_node_ids = nodes  # type: ignore[method-assign]
+    again.run(resume=True)
+    assert again.records[-1]["clients"] == [0, 1, 2]
+
+
+def test_more_rounds_later_are_those_of_a_run_that_had_them_at_once(tmp_path: Path) -> None:
+    """The parties' memory is kept under a run's own key, which more rounds do not change."""
+    whole = Server(tmp_path / "whole", settings(rounds=2), clinics(tmp_path / "whole"))
+    whole.run()
+    Server(tmp_path / "two", settings(rounds=1), clinics(tmp_path / "two")).run()
+    again = Server(tmp_path / "two", settings(rounds=2), clinics(tmp_path / "two"))
+    again.run(resume=True)
+    assert (again.out / "model.safetensors").read_bytes() == (whole.out / "model.safetensors").read_bytes()
+
+
+def test_a_second_run_of_the_same_configuration_begins_without_memory(tmp_path: Path) -> None:
+    first = Server(tmp_path, settings(rounds=2), clinics(tmp_path))
+    first.run()
+    first.out.rename(tmp_path / "first")
+    second = Server(tmp_path, settings(rounds=2), clinics(tmp_path))
+    second.run()
+    keys = [json.loads((out / "parties.json").read_text())["run"] for out in (tmp_path / "first", second.out)]
+    assert keys[0] != keys[1]
+    assert len([path for path in (tmp_path / "memory" / "north").iterdir() if path.is_dir()]) == 2
+    for name in ("model.safetensors", "metrics.jsonl"):
+        assert (tmp_path / "first" / name).read_bytes() == (second.out / name).read_bytes()
+
+
+def test_a_run_from_before_runs_had_a_key_of_their_own_resumes(tmp_path: Path) -> None:
+    """Its key was made from configuration and agreement, and its checkpoint's mark told of absent parties."""
+    from fedalign import experiment
+    from fedalign.memory import ClientMemory
+    from fedalign.runfolder import RunFolder
+    from fedalign.types import Server as Arrived
+
+    whole = Server(tmp_path / "whole", settings(rounds=2), clinics(tmp_path / "whole"))
+    whole.run()
+    run = Server(tmp_path / "old", settings(rounds=1), clinics(tmp_path / "old"))
+    run.run()
+    table = json.loads((run.out / "parties.json").read_text())
+    agreed = Agreed.model_validate(table["agreed"])
+    key = hashlib.sha256(((run.out / "config.toml").read_text() + agreed.model_dump_json()).encode()).hexdigest()
+    for name in table["parties"]:
+        party.Memory(tmp_path / "old" / "memory" / name, table["run"]).folder.rename(
+            party.Memory(tmp_path / "old" / "memory" / name, key).folder
+        )
+    offers = [FileRows(party.Here.from_node(to_toml(run.config), n)).offer() for n in run.grid.nodes.values()]
+    plan = experiment.plan(run.config, Roster(agreed, offers).federation)
+    folder = RunFolder(run.out)
+    saved = folder.newest()
+    assert saved is not None
+    old = Arrived(saved.weights, 3, (), saved.extra)
+    folder.commit(1, old, ClientMemory(folder.checkpoints, 1), experiment.fingerprint(plan, absent=True))
+    (run.out / "parties.json").write_text(json.dumps({k: v for k, v in table.items() if k != "run"}))
+    again = Server(tmp_path / "old", settings(rounds=2), clinics(tmp_path / "old"))
+    again.run(resume=True)
+    assert (again.out / "model.safetensors").read_bytes() == (whole.out / "model.safetensors").read_bytes()
 
 
 def test_a_party_keeps_its_memory_of_two_rounds_at_most(tmp_path: Path) -> None:
@@ -431,6 +505,29 @@ def test_a_party_that_comes_later_with_known_names_takes_part(tmp_path: Path) ->
     assert "'west' joins" in run.lines
     assert [len(record["clients"]) for record in run.records] == [3, 3, 3, 4]
     assert json.loads((run.out / "parties.json").read_text())["parties"][-1] == "west"
+
+
+def test_a_run_that_a_party_joined_late_resumes(tmp_path: Path) -> None:
+    nodes = clinics(tmp_path)
+    late = node(tmp_path, Path(nodes[11]["data"]), "west")
+    config = settings(rounds=4, clients_per_round=4)
+    run = Server(tmp_path, config, nodes)
+    later(run.grid, 1, 14, late)
+    asked = 0
+
+    def die(reply: Message) -> Message:
+        nonlocal asked
+        asked += "weights" in reply.content
+        if asked == 4:
+            raise Killed
+        return reply
+
+    run.grid.change[13] = die
+    with pytest.raises(Killed):
+        run.run()
+    again = Server(tmp_path, config, {**clinics(tmp_path), 14: late}, parties=3)
+    assert again.run(resume=True)["rounds"] == 4
+    assert [len(record["clients"]) for record in again.records] == [3, 3, 4, 4]
 
 
 def newcomer(folder: Path) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import secrets
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from fedalign import config as configs
 from fedalign import messages
 from fedalign.deployment.post import Post
 from fedalign.deployment.roster import Roster, absent
@@ -43,8 +41,7 @@ class DeployedEngine:
         self.on_visit = lambda client: None
         self.number = 0
         self._asked: tuple[Arrays, dict[str, Tensor]] | None = None  # the last weights scored, and their counts
-        agreed = roster.agreed.model_dump_json()
-        self.run = hashlib.sha256((configs.to_toml(plan.config) + agreed).encode()).hexdigest()
+        self.run = roster.run
 
     def train(self, server: Server, round_number: int, chosen: Sequence[int]) -> list[Reply]:
         self.number = round_number

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
@@ -30,15 +30,21 @@ class Post:
         self.refused: dict[int, str] = {}  # node -> why it does not take part
         self.places: dict[str, int] = {}  # party -> node
 
-    def gather(self) -> list[Offer]:
-        """Offers of the parties, once enough of them are there."""
+    def gather(self, names: Collection[str] = ()) -> list[Offer]:
+        """Offers of the parties, once enough of them are there; of a run that is resumed, once all its parties are."""
         deadline = time.monotonic() + self.wait
         while True:
             self.greet()
-            if len(self.places) >= self.parties:
+            missing = sorted(set(names) - self.places.keys())
+            if not missing and (names or len(self.places) >= self.parties):
                 return [self.offers[node] for node in self.places.values()]
             if time.monotonic() > deadline:
                 reasons = "; ".join(sorted(set(self.refused.values()))) or "nobody else connected"
+                if missing:
+                    raise UserError(
+                        f"the run was begun with parties that did not come within {self.wait:.0f} s: "
+                        f"{', '.join(map(ascii, missing))} ({reasons}); start them and resume again"
+                    )
                 raise UserError(
                     f"{len(self.places)} of {self.parties} parties came within {self.wait:.0f} s ({reasons}); start "
                     "the others, or lower parties"

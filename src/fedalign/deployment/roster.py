@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 
-from fedalign.errors import UserError
 from fedalign.files import write_atomically
 from fedalign.labels import names as label_names
 from fedalign.terms import Agreed, Offer
@@ -22,6 +23,7 @@ class Roster:
 
     agreed: Agreed
     offers: list[Offer]
+    run: str = field(default_factory=lambda: secrets.token_hex(16))  # what the parties keep their memory under
 
     @property
     def federation(self) -> Federation:
@@ -37,7 +39,7 @@ class Roster:
     def extended(self, offer: Offer, new: Sequence[str]) -> Roster:
         """With one more party and its names at the end of the list, so that no class changes its place."""
         agreed = self.agreed.model_copy(update={"label_names": (*self.agreed.label_names, *new)})
-        return Roster(agreed, [*self.offers, offer])
+        return Roster(agreed, [*self.offers, offer], self.run)
 
     @staticmethod
     def path(folder: Path) -> Path:
@@ -47,22 +49,33 @@ class Roster:
         """Writes who takes part and what was agreed, so that a resumed run has the same order."""
         agreed = json.loads(self.agreed.model_dump_json())
         parties = [offer.party for offer in self.offers]
-        write_atomically(self.path(folder), json.dumps({"agreed": agreed, "parties": parties}))
+        write_atomically(self.path(folder), json.dumps({"run": self.run, "agreed": agreed, "parties": parties}))
 
     @classmethod
-    def again(cls, folder: Path, offers: Sequence[Offer]) -> Roster:
-        """The roster of a run that is resumed: the same parties in the same order."""
-        stored = json.loads(cls.path(folder).read_text(encoding="utf-8"))
-        order = {name: i for i, name in enumerate(stored["parties"])}
-        here = {offer.party for offer in offers}
-        if here != order.keys():
-            gone, new = (", ".join(map(ascii, sorted(some))) for some in (order.keys() - here, here - order.keys()))
-            raise UserError(
-                f"the run was begun with other parties (missing now: {gone or 'none'}, new: {new or 'none'}); "
-                "start the missing ones, and let new ones join after it has resumed"
-            )
-        agreed = Agreed.model_validate(stored["agreed"])
-        return cls(agreed, sorted(offers, key=lambda offer: order[offer.party]))
+    def again(cls, stored: Stored, offers: Sequence[Offer]) -> Roster:
+        """The roster of a run that is resumed: the same parties in the same order. Others join once it goes on."""
+        offered = {offer.party: offer for offer in offers}
+        return cls(stored.agreed, [offered[name] for name in stored.parties], stored.run)
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What a run's folder tells of its parties."""
+
+    agreed: Agreed
+    parties: tuple[str, ...]
+    run: str
+    old: bool  # of a run whose key was made from configuration and agreement, not drawn
+
+    @classmethod
+    def read(cls, folder: Path) -> Stored:
+        table = json.loads(Roster.path(folder).read_text(encoding="utf-8"))
+        agreed = Agreed.model_validate(table["agreed"])
+        key = table.get("run")
+        if key is None:
+            config = (folder / "config.toml").read_text(encoding="utf-8")
+            key = hashlib.sha256((config + agreed.model_dump_json()).encode()).hexdigest()
+        return cls(agreed, tuple(table["parties"]), key, "run" not in table)
 
 
 def absent(offer: Offer, agreed: Agreed) -> Party:

@@ -21,7 +21,7 @@ from fedalign.agreement import agree
 from fedalign.config import Config
 from fedalign.deployment.engine import DeployedEngine, NewClassesError
 from fedalign.deployment.post import Log, Post
-from fedalign.deployment.roster import Roster
+from fedalign.deployment.roster import Roster, Stored
 from fedalign.errors import UserError
 from fedalign.federate import Plan
 from fedalign.labels import names as label_names
@@ -62,11 +62,15 @@ def serve(grid: Grid, text: str, run: Mapping[str, Any], log: Log) -> dict[str, 
     settings = Settings.read(run)
     config = configs.from_table(tomllib.loads(text), where="the run's configuration")
     post = Post(grid, settings.parties, settings.wait, settings.timeout, log)
+    stored = Stored.read(settings.out) if settings.resume and Roster.path(settings.out).is_file() else None
     if settings.trial:
         roster, plan = trial(post, config)
+        roster = roster if stored is None else replace(roster, run=stored.run)
     else:
-        roster = open_roster(post, config, settings, log)
+        roster = open_roster(post, config, settings, log) if stored is None else reopened(post, stored)
         plan = experiment.plan(config, roster.federation)
+        if stored is not None and stored.old:
+            renew(settings.out, plan)
     resume, extend = settings.resume, settings.new_classes == "extend"
     while True:
         watch = experiment.Watch(
@@ -102,8 +106,6 @@ def open_roster(post: Post, config: Config, settings: Settings, log: Log) -> Ros
     """The opening step: offers from all parties, one list of names, one way to read rows."""
     files = rooms.build("datasets", "files", config.dataset.options)
     offers = sorted(post.gather(), key=lambda offer: offer.party)
-    if settings.resume and Roster.path(settings.out).is_file():
-        return Roster.again(settings.out, offers)
     agreed, near = agree(offers, files.wording, files.reading().aliases)
     owners = {offer.party: {label_names.normalised(name) for name in offer.classes} for offer in offers}
     for pair in near:
@@ -118,6 +120,21 @@ def open_roster(post: Post, config: Config, settings: Settings, log: Log) -> Ros
     for lonely in without_company(owners):
         log(f"note: {lonely!a} shares no class with anyone; only label names connect it")
     return Roster(agreed, offers)
+
+
+def reopened(post: Post, stored: Stored) -> Roster:
+    """The roster of a run that goes on, once all its parties are back."""
+    return Roster.again(stored, post.gather(stored.parties))
+
+
+def renew(folder: Path, plan: Plan) -> None:
+    """Gives the checkpoint of a run begun when a fingerprint told of absent parties too the mark it has now."""
+    run = RunFolder(folder)
+    saved = run.newest()
+    if saved is not None and saved.fingerprint == experiment.fingerprint(plan, absent=True):
+        server = replace(plan.start(), weights=saved.weights, extra=saved.extra)
+        with run.lock():
+            run.commit(saved.round, server, ClientMemory(run.checkpoints, 1), experiment.fingerprint(plan))
 
 
 def without_company(owners: Mapping[str, set[str]]) -> list[str]:
