@@ -9,6 +9,7 @@ import json
 import stat
 import subprocess
 import sys
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -133,7 +134,7 @@ def test_nothing_but_names_counts_scores_and_weights_leaves_a_party(tmp_path: Pa
     # and the arrays are those of the model, the class list and counts: nothing has a row's shape
     weights = {name: tuple(value.shape) for name, value in Model.load(run.out).network.arrays().items()}
     classes = len(Model.load(run.out).label_names)
-    for line in party.receipts(tmp_path / "memory" / "north"):
+    for line in sent(tmp_path / "memory" / "north"):
         for record, arrays in line["content"].items():
             if record == "weights":
                 assert {name: tuple(a["shape"]) for name, a in arrays.items()} == weights
@@ -144,6 +145,10 @@ def test_nothing_but_names_counts_scores_and_weights_leaves_a_party(tmp_path: Pa
             else:
                 assert record in ("offer", "echo", "examples", "kept", "extra")
                 assert not any(isinstance(value, dict) for value in arrays.values())
+
+
+def sent(folder: Path) -> list[dict[str, Any]]:
+    return [line for line in party.receipts(folder) if line["direction"] == "out"]
 
 
 def test_an_offer_holds_names_and_kinds_only(tmp_path: Path) -> None:
@@ -157,13 +162,82 @@ def test_an_offer_holds_names_and_kinds_only(tmp_path: Path) -> None:
 
 
 def test_both_sides_keep_a_receipt_of_the_same_bytes(tmp_path: Path) -> None:
+    """Of every message and reply, offers too, which come before the server has a folder."""
     run = Server(tmp_path, settings(rounds=1), clinics(tmp_path))
     run.run()
-    mine = [line for line in party.receipts(tmp_path / "memory" / "south") if line["kind"] == "train"]
-    theirs = [line for line in party.receipts(run.out) if line["kind"] == "train" and line["other"] == "south"]
-    assert len(mine) == len(theirs) == 1
-    assert mine[0]["content"] == theirs[0]["content"]
-    assert mine[0]["content"]["weights"]["label_encoder.weight"]["sha256"]
+    turned = {"in": "out", "out": "in"}
+    mine = [
+        (line["direction"], line["kind"], line["content"]) for line in party.receipts(tmp_path / "memory" / "south")
+    ]
+    theirs = [
+        (turned[line["direction"]], line["kind"], line["content"])
+        for line in party.receipts(run.out)
+        if line["other"] in ("south", "node 13")
+    ]
+    assert [line[:2] for line in mine] == [(way, kind) for kind in ("offer", "train", "score") for way in ("in", "out")]
+    assert sorted(map(json.dumps, mine)) == sorted(map(json.dumps, theirs))
+    assert mine[3][2]["weights"]["label_encoder.weight"]["sha256"]
+
+
+def test_a_party_keeps_its_offer_in_full(tmp_path: Path) -> None:
+    config = settings(dataset__vocabulary="counted", dataset__min_count=1)
+    file = tmp_path / "north.csv"
+    file.write_text("note,codes\n" + "".join(f"word{i} fever,{'malaria' if i % 2 else 'dengue'}\n" for i in range(300)))
+    reply = party.answer("offer", RecordDict(), to_toml(config), node(tmp_path, file))
+    offered = messages.text_of(reply, "offer", "offer")
+    assert set(sent(tmp_path / "memory" / "north")[0]["content"]["offer"]["offer"]) == {"characters", "sha256"}
+    assert (tmp_path / "memory" / "north" / "offer.json").read_text() == offered
+
+
+def test_a_party_is_bound_by_the_configuration_it_looked_at(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The server's own would offer whole notes as names of classes."""
+    held = tmp_path / "config.toml"
+    held.write_text(to_toml(settings()))
+    here = {**clinics(tmp_path)[12], "config": str(held)}
+    greedy = settings(dataset__labels="note", dataset__text="codes", dataset__separator=".", dataset__other="")
+    with pytest.raises(UserError, match=r"differs from .* in dataset.labels, dataset.other, "):
+        party.answer("offer", RecordDict(), to_toml(greedy), here)
+    for change in ({"algorithm__name": "scaffold"}, {"thresholds": True}, {"training__epochs": 2}):
+        with pytest.raises(UserError, match=next(iter(change)).replace("__", ".")):
+            party.answer("offer", RecordDict(), to_toml(settings(**change)), here)
+    free = settings(rounds=9, clients_per_round=2, min_clients=2, patience=1, seed=5)
+    assert "offer" in party.answer("offer", RecordDict(), to_toml(free), here)
+    run = Server(tmp_path, greedy, {12: here}, wait=0.1)
+    with pytest.raises(UserError, match="0 of 1 parties came"):
+        run.run()
+    assert b"wheez" not in b"".join(run.grid.bytes_out)
+    assert "differs from" in caplog.text
+
+
+def test_what_a_configuration_leaves_out_is_no_difference(tmp_path: Path) -> None:
+    """A party may hold the short file that people wrote, of which the server sends every setting."""
+    held = tmp_path / "config.toml"
+    held.write_text('rounds = 9\n[dataset]\nname = "files"\npath = "here"\ntext = "note"\nlabels = "codes"\n')
+    full = kit.for_parties(configs.load(str(held)))
+    assert "buckets" in to_toml(full)
+    party.check_bound(configs.sections(tomllib.loads(to_toml(full))), held)
+    other = kit.for_parties(configs.load(str(held), ["dataset.buckets=64"]))
+    with pytest.raises(UserError, match=r"in dataset.buckets;"):
+        party.check_bound(other, held)
+    with pytest.raises(UserError, match=r"check config= in --node-config"):
+        party.check_bound(full, tmp_path / "none.toml")
+
+
+@pytest.mark.parametrize("change", [{"dataset__vocabulary": "counted"}, {"thresholds": True}])
+def test_words_and_threshold_counts_are_told_beforehand(tmp_path: Path, change: dict[str, Any]) -> None:
+    from fedalign.deployment.leaving import leaving
+
+    told = leaving(CLINICS / "north.csv", settings(**change), "north")
+    run = Server(tmp_path, settings(rounds=1, **change), clinics(tmp_path))
+    run.run()
+    offered = json.loads((tmp_path / "memory" / "north" / "offer.json").read_text())
+    assert offered == told.offer.model_dump(mode="json")
+    union = len(Model.load(run.out).label_names)
+    shapes = {tuple(union if size == told.classes else size for size in shape) for shape in told.counts.values()}
+    shapes = {(*shape[:-1], 4) for shape in shapes}  # a count has four numbers, and north four classes
+    counts = [line["content"]["counts"] for line in sent(tmp_path / "memory" / "north") if line["kind"] == "score"]
+    assert {tuple(array["shape"]) for held in counts for array in held.values()} == shapes
+    assert ((39, union, 4) in shapes) == bool(change.get("thresholds"))
 
 
 def test_a_partys_mistake_stays_in_its_own_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -475,7 +549,9 @@ def test_a_later_message_imports_neither_readers_of_files_nor_the_compiler(tmp_p
         " (0, 1, 0))\n"
         "print([name for name in ('polars', 'torch._dynamo', 'sklearn', 'scipy') if name in sys.modules])"
     )
-    told = [to_toml(settings()), repr(node(tmp_path, tmp_path / "east.csv")), agreed.model_dump_json()]
+    (tmp_path / "config.toml").write_text(to_toml(settings()))
+    bound = {**node(tmp_path, tmp_path / "east.csv"), "config": str(tmp_path / "config.toml")}
+    told = [to_toml(settings()), repr(bound), agreed.model_dump_json()]
     done = subprocess.run([sys.executable, "-c", code, *told], capture_output=True, text=True, timeout=60)
     assert done.stdout.strip() == "[]", done.stderr
 
@@ -650,7 +726,7 @@ def test_a_party_that_shares_no_class_is_noted(tmp_path: Path) -> None:
 
 
 def test_arrays_of_every_type_and_shape_come_back_as_they_were() -> None:
-    sent = {
+    arrays = {
         "a": torch.randn(3, 4),
         "scalar": torch.tensor(2.5),
         "none": torch.zeros(0, 7),
@@ -660,15 +736,15 @@ def test_arrays_of_every_type_and_shape_come_back_as_they_were() -> None:
         "turned": torch.randn(4, 3).T,
     }
     content = RecordDict()
-    messages.put(content, "weights", sent)
+    messages.put(content, "weights", arrays)
     messages.put(content, "nothing", {})
     assert len(content["weights"]) == 4  # types
     back = messages.get(content, "weights")
-    assert back.keys() == sent.keys()
-    assert all(torch.equal(back[key], value) and back[key].dtype == value.dtype for key, value in sent.items())
+    assert back.keys() == arrays.keys()
+    assert all(torch.equal(back[key], value) and back[key].dtype == value.dtype for key, value in arrays.items())
     assert messages.get(content, "nothing") == {}
     assert {key: value["shape"] for key, value in messages.receipt(content)["weights"].items()} == {
-        key: list(value.shape) for key, value in sent.items()
+        key: list(value.shape) for key, value in arrays.items()
     }
 
 
@@ -719,9 +795,9 @@ def test_what_a_party_is_told_beforehand_is_what_leaves(tmp_path: Path, algorith
     run = Server(tmp_path, config, clinics(tmp_path))
     run.run()
     union = len(Model.load(run.out).label_names)
-    sent = party.receipts(tmp_path / "memory" / "north")
-    assert {line["kind"] for line in sent} == {"offer", "train", "score"}
-    for line in sent:
+    lines = sent(tmp_path / "memory" / "north")
+    assert {line["kind"] for line in lines} == {"offer", "train", "score"}
+    for line in lines:
         held = line["content"]
         if line["kind"] == "offer":
             assert json.loads(held["offer"]["offer"]) == told.offer.model_dump(mode="json")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
@@ -29,6 +30,8 @@ class Post:
         self.offers: dict[int, Offer] = {}  # node -> its offer
         self.refused: dict[int, str] = {}  # node -> why it does not take part
         self.places: dict[str, int] = {}  # party -> node
+        self.folder: Path | None = None  # of receipts; the run's, once there is one
+        self.early: list[tuple[str, str, str, RecordDict]] = []  # what is to be noted there
 
     def gather(self, names: Collection[str] = ()) -> list[Offer]:
         """Offers of the parties, once enough of them are there; of a run that is resumed, once all its parties are."""
@@ -84,10 +87,23 @@ class Post:
             for name in (offer.party, *offer.classes):
                 label_names.allowed(name)
             self.offers[node] = offer
+            self.note("in", "offer", offer.party, reply.content)
         except ValidationError:
             self.refuse(node, "its offer is not one; both sides must run the same version")
         except UserError as error:
             self.refuse(node, str(error))
+
+    def note(self, direction: str, kind: str, other: str, content: RecordDict) -> None:
+        """Adds to the server's receipt, as soon as it has a folder."""
+        self.early.append((direction, kind, other, content))
+        if self.folder is not None:
+            self.keep_notes(self.folder)
+
+    def keep_notes(self, folder: Path) -> None:
+        self.folder = folder
+        for line in self.early:
+            messages.keep_receipt(folder, *line)
+        self.early.clear()
 
     def refuse(self, node: int, reason: str) -> None:
         self.refused[node] = reason
@@ -103,6 +119,9 @@ class Post:
             FlowerMessage(content, dst_node_id=node, message_type=kind, ttl=timeout + 60)
             for node, (kind, content) in wanted.items()
         ]
+        names = {node: party for party, node in self.places.items()}
+        for node, (kind, content) in wanted.items():
+            self.note("out", kind.removeprefix("query."), names.get(node, f"node {node}"), content)
         sent = dict(zip(self.grid.push_messages(letters), wanted, strict=True))
         found: dict[int, Message | str] = {}
         deadline, pause = time.monotonic() + timeout, PAUSE

@@ -73,8 +73,13 @@ def serve(grid: Grid, text: str, run: Mapping[str, Any], log: Log) -> dict[str, 
             renew(settings.out, plan)
     resume, extend = settings.resume, settings.new_classes == "extend"
     while True:
+
+        def begun(plan: Plan, done: int, roster: Roster = roster) -> None:
+            roster.keep(settings.out)
+            post.keep_notes(settings.out)
+
         watch = experiment.Watch(
-            on_start=lambda plan, done, roster=roster: roster.keep(settings.out),  # type: ignore[misc]
+            on_start=begun,
             on_round=lambda now, seconds: log(round_line(now.record, seconds)),
             on_warning=log,
         )
