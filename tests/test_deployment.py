@@ -27,13 +27,14 @@ from fedalign import messages
 from fedalign.agreement import agree
 from fedalign.config import Config, to_toml
 from fedalign.deployment import kit, party, server
+from fedalign.deployment.post import Post
 from fedalign.deployment.roster import Roster
 from fedalign.deployment.rows import FileRows
 from fedalign.errors import UserError
-from fedalign.terms import Agreed
+from fedalign.terms import Agreed, Offer, Wording
 from fedalign.trained import Model
 from fedalign.types import Examples
-from loopback_grid import LoopbackGrid
+from loopback_grid import LoopbackGrid, metadata
 
 pytestmark = [pytest.mark.flower, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 CLINICS = ROOT / "examples" / "clinics"
@@ -635,6 +636,85 @@ def test_or_its_classes_get_rows_from_their_names(tmp_path: Path, algorithm: str
     assert "refused" not in run.records[-1]
 
 
+def fevers(folder: Path, name: str, one: str, two: str) -> dict[str, Any]:
+    file = folder / f"{name}.csv"
+    file.write_text("note,codes\n" + "".join(f"word{i % 7} fever,{one if i % 2 else two}\n" for i in range(40)))
+    return node(folder, file)
+
+
+def test_newcomers_of_one_round_all_join(tmp_path: Path) -> None:
+    run = Server(tmp_path, settings(rounds=3, clients_per_round=5), clinics(tmp_path), new_classes="extend")
+    later(run.grid, 1, 14, fevers(tmp_path, "far", "dengue", "malaria"))
+    later(run.grid, 1, 15, fevers(tmp_path, "farther", "typhus", "cholera"))
+    run.run()
+    assert json.loads((run.out / "parties.json").read_text())["parties"][3:] == ["far", "farther"]
+    assert Model.load(run.out).label_names[9:] == ("dengue", "malaria", "cholera", "typhus")
+    assert len(run.records[-1]["clients"]) == 5
+
+
+@pytest.mark.parametrize(
+    ("names", "reason"),
+    [
+        (["dengue", "\u0430sthma"], "look alike"),  # a Cyrillic a
+        (["Malaria", "malaria"], "two names for 'malaria' after normalising"),
+        ([f"n{i}" for i in range(10_001)], "10,000 is the limit"),
+    ],
+)
+def test_new_names_must_pass_the_checks_of_the_opening_step(tmp_path: Path, names: list[str], reason: str) -> None:
+    run = Server(tmp_path, settings(rounds=2), clinics(tmp_path), new_classes="extend")
+    later(run.grid, 1, 14, newcomer(tmp_path))
+    run.grid.change[14] = offering(names, "far")
+    run.run()
+    refusals = [line for line in run.lines if "'far' may not join" in line]
+    assert len(refusals) == 1
+    assert reason in refusals[0]
+    assert len(Model.load(run.out).label_names) == 9
+
+
+@pytest.mark.parametrize("moment", ["before the checkpoint", "within it"])
+def test_a_server_killed_while_its_classes_grow_resumes(
+    tmp_path: Path, moment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fedalign import runfolder
+
+    config = settings(rounds=3, clients_per_round=4)
+    run = Server(tmp_path, config, clinics(tmp_path), new_classes="extend")
+    late = newcomer(tmp_path)
+    later(run.grid, 2, 14, late)
+    write, states = runfolder.write_atomically, 0
+
+    def die(path: Path, *what: Any, **more: Any) -> str:
+        nonlocal states
+        states += path.name == "state.json"
+        if states == 3 and path.name == "state.json":
+            raise Killed
+        return write(path, *what, **more)
+
+    def at_once(*what: Any) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        if moment == "within it":
+            patch.setattr(runfolder, "write_atomically", die)
+        else:
+            patch.setattr(server, "grow", at_once)
+        with pytest.raises(Killed):
+            run.run()
+    again = Server(tmp_path, config, {**clinics(tmp_path), 14: late}, new_classes="extend")
+    again.run(resume=True)
+    assert [record["round"] for record in again.records] == [1, 2, 3]
+    assert len(again.records[-1]["clients"]) == 4
+    assert len(Model.load(again.out).label_names) == 11
+
+
+def test_parties_keep_their_memory_when_classes_are_added(tmp_path: Path) -> None:
+    run = Server(tmp_path, settings(rounds=3, clients_per_round=4), clinics(tmp_path), new_classes="extend")
+    later(run.grid, 2, 14, newcomer(tmp_path))
+    run.run()
+    (kept,) = (path for path in (tmp_path / "memory" / "north").iterdir() if path.is_dir())
+    assert sorted(path.stem for path in kept.iterdir()) == ["000002", "000003"]
+
+
 # --- names are data --------------------------------------------------------------------------------------------------
 
 
@@ -706,6 +786,75 @@ def test_an_offer_that_is_none_keeps_its_party_out(tmp_path: Path, text: str) ->
     run.grid.change[12] = alter
     run.run()
     assert any("its offer is not one" in line for line in run.lines)
+
+
+def told(offer: dict[str, Any]) -> Message:
+    content = RecordDict({"offer": ConfigRecord({"offer": json.dumps(offer)})})
+    return Message(content, metadata=metadata("reply", 7, 1, "message", "query.offer"))
+
+
+GOOD = {"count": [9], "mean": [1.0], "squares": [3.0]}
+
+
+@pytest.mark.parametrize(
+    ("moments", "reason"),
+    [
+        (None, "tells no statistics"),
+        ({**GOOD, "count": [9, 9]}, "more or fewer columns"),
+        ({**GOOD, "mean": [float("nan")]}, "no numbers or too large"),
+        ({**GOOD, "mean": [1e300]}, "no numbers or too large"),
+        ({**GOOD, "squares": [-100.0]}, "negative count or square"),
+        ({**GOOD, "count": [-1]}, "negative count or square"),
+    ],
+)
+def test_statistics_that_would_spoil_everybodys_scaling_keep_their_party_out(moments: Any, reason: str) -> None:
+    offer = {"party": "b", "task": "single", "kind": "features", "classes": ["y"], "columns": ["c"], "moments": moments}
+    lines: list[str] = []
+    post = Post(LoopbackGrid(settings(), {}), 1, 0.1, 0.1, lines.append)  # type: ignore[arg-type]
+    post.listen(7, told(offer))
+    assert not post.offers
+    assert reason in lines[0]
+    with pytest.raises(UserError, match=reason):
+        agree([Offer.model_validate_json(json.dumps(offer))], Wording())
+    post.listen(7, told({**offer, "moments": GOOD}))
+    assert post.offers[7].party == "b"
+
+
+def test_a_party_that_mended_its_mistake_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A SuperNode that is started anew with the same key is the same node."""
+    monkeypatch.setattr("fedalign.deployment.post.AGAIN", 0.0)
+    nodes = clinics(tmp_path)
+    mended = nodes[12]
+    run = Server(tmp_path, settings(rounds=1), {**nodes, 12: {**mended, "data": str(tmp_path / "no.csv")}}, wait=5.0)
+    looks = 0
+
+    def ids() -> list[int]:
+        nonlocal looks
+        looks += 1
+        if looks == 3:
+            run.grid.nodes[12] = mended
+        return list(run.grid.nodes)
+
+    run.grid.get_node_ids = ids  # type: ignore[method-assign]
+    run.run()
+    assert run.records[-1]["clients"] == [0, 1, 2]
+    assert len([line for line in run.lines if "node 12 does not take part" in line]) == 1  # said once
+
+
+def test_a_node_that_never_answers_is_asked_again_only_after_it_was_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everybody waits for an answer, so a silent node must not be waited for in every round."""
+    monkeypatch.setattr("fedalign.deployment.post.AGAIN", 0.0)
+    grid = LoopbackGrid(settings(), {7: {}})
+    grid.change[7] = lambda reply: None
+    post = Post(grid, 1, 0.05, 0.05, lambda line: None)  # type: ignore[arg-type]
+    for _ in range(3):
+        post.greet()
+    assert len(grid.sent) == 1
+    silent = grid.nodes.pop(7)
+    post.greet()
+    grid.nodes[7] = silent
+    post.greet()
+    assert len(grid.sent) == 2
 
 
 def test_two_nodes_cannot_be_one_party(tmp_path: Path) -> None:

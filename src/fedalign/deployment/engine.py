@@ -45,7 +45,8 @@ class DeployedEngine:
 
     def train(self, server: Server, round_number: int, chosen: Sequence[int]) -> list[Reply]:
         self.number = round_number
-        self.welcome(self.post.greet())
+        self.post.greet()
+        self.welcome()
         parties = self.plan.federation.parties
         wanted, nonces = {}, {}
         for client in chosen:
@@ -62,15 +63,18 @@ class DeployedEngine:
             self.on_visit(client)
         return found
 
-    def welcome(self, arrived: Sequence[str]) -> None:
+    def welcome(self) -> None:
         """Parties that come later: with known names they take part from the next round on."""
-        known = {offer.party for offer in self.roster.offers}
-        for party in arrived:
+        known = {party.name for party in self.plan.federation.parties}
+        for party, node in list(self.post.places.items()):
             if party in known:
                 continue
-            offer = self.post.offers[self.post.places[party]]
+            offer = self.post.offers[node]
             new = self.roster.unknown(offer)
-            if not new:
+            objection = self.roster.objection(offer)
+            if objection:
+                self.post.refuse(node, f"{party!a} may not join: {objection}")
+            elif not new:
                 self.roster.offers.append(offer)
                 self.plan.federation.parties.append(absent(offer, self.roster.agreed))  # type: ignore[attr-defined]
                 self.roster.keep(self.out)
@@ -80,7 +84,7 @@ class DeployedEngine:
             else:
                 words = ", ".join(map(ascii, new))
                 self.post.refuse(
-                    self.post.places.pop(party),
+                    node,
                     f"{party!a} brings new classes ({words}); begin a new run, or set new_classes = 'extend'",
                 )
 

@@ -21,7 +21,7 @@ from fedalign.agreement import agree
 from fedalign.config import Config
 from fedalign.deployment.engine import DeployedEngine, NewClassesError
 from fedalign.deployment.post import Log, Post
-from fedalign.deployment.roster import Roster, Stored
+from fedalign.deployment.roster import Roster, Stored, held, look_alikes
 from fedalign.errors import UserError
 from fedalign.federate import Plan
 from fedalign.labels import names as label_names
@@ -66,11 +66,11 @@ def serve(grid: Grid, text: str, run: Mapping[str, Any], log: Log) -> dict[str, 
     if settings.trial:
         roster, plan = trial(post, config)
         roster = roster if stored is None else replace(roster, run=stored.run)
+    elif stored is not None:
+        roster, plan = reopened(post, stored, config, settings)
     else:
-        roster = open_roster(post, config, settings, log) if stored is None else reopened(post, stored)
+        roster = open_roster(post, config, settings, log)
         plan = experiment.plan(config, roster.federation)
-        if stored is not None and stored.old:
-            renew(settings.out, plan)
     resume, extend = settings.resume, settings.new_classes == "extend"
     while True:
 
@@ -88,12 +88,16 @@ def serve(grid: Grid, text: str, run: Mapping[str, Any], log: Log) -> dict[str, 
             return experiment.run(config, settings.out, resume, watch, prepared=plan, opened=engine)
         except NewClassesError as joining:
             log(f"{joining.offer.party!a} joins with {', '.join(map(ascii, joining.names))}")
-            roster, plan = grown(settings.out, plan, roster, joining)
+            roster = roster.extended(joining.offer, joining.names)
+            roster.keep(settings.out)
+            plan = experiment.plan(config, roster.federation)
+            grow(settings.out, plan)
             resume = True
 
 
 def trial(post: Post, config: Config) -> tuple[Roster, Plan]:
     """Parties that are clients of a preset: for trying a network before files are at hand."""
+    post.trial = True
     plan = experiment.plan(config)
     data = plan.federation
     agreed = Agreed(task=data.task, label_names=tuple(data.label_names), inputs=data.inputs)
@@ -112,24 +116,26 @@ def open_roster(post: Post, config: Config, settings: Settings, log: Log) -> Ros
     files = rooms.build("datasets", "files", config.dataset.options)
     offers = sorted(post.gather(), key=lambda offer: offer.party)
     agreed, near = agree(offers, files.wording, files.reading().aliases)
-    owners = {offer.party: {label_names.normalised(name) for name in offer.classes} for offer in offers}
     for pair in near:
         log(f"names to look at: {pair.first!a} and {pair.second!a} ({pair.reason}, {pair.score})")
-        keys = {label_names.normalised(pair.first), label_names.normalised(pair.second)}
-        one_party = any(keys <= own for own in owners.values())
-        if pair.reason == "look alike" and not one_party and not {pair.first, pair.second} & set(settings.approved):
-            raise UserError(
-                f"{pair.first!a} and {pair.second!a} of different parties look alike; join them with an alias, or put "
-                "one of them into approved if both are meant"
-            )
+    for pair in look_alikes(near, offers, settings.approved):
+        raise UserError(held(pair))
+    owners = {offer.party: {label_names.normalised(name) for name in offer.classes} for offer in offers}
     for lonely in without_company(owners):
         log(f"note: {lonely!a} shares no class with anyone; only label names connect it")
-    return Roster(agreed, offers)
+    return Roster(agreed, offers, how=files.wording, approved=settings.approved)
 
 
-def reopened(post: Post, stored: Stored) -> Roster:
-    """The roster of a run that goes on, once all its parties are back."""
-    return Roster.again(stored, post.gather(stored.parties))
+def reopened(post: Post, stored: Stored, config: Config, settings: Settings) -> tuple[Roster, Plan]:
+    """Roster and plan of a run that goes on, once all its parties are back; its checkpoint as it is kept now."""
+    RunFolder.existing(settings.out).check_same(config)
+    files = rooms.build("datasets", "files", config.dataset.options)
+    roster = Roster.again(stored, post.gather(stored.parties), files.wording, settings.approved)
+    plan = experiment.plan(config, roster.federation)
+    if stored.old:
+        renew(settings.out, plan)
+    grow(settings.out, plan)
+    return roster, plan
 
 
 def renew(folder: Path, plan: Plan) -> None:
@@ -151,23 +157,26 @@ def without_company(owners: Mapping[str, set[str]]) -> list[str]:
     ]
 
 
-def grown(folder: Path, plan: Plan, roster: Roster, joining: NewClassesError) -> tuple[Roster, Plan]:
-    """Roster and plan with the new classes, and the checkpoint with a row for each, made from its name."""
-    larger = roster.extended(joining.offer, joining.names)
-    bigger = experiment.plan(plan.config, larger.federation)
-    run = RunFolder(folder)
+def grow(folder: Path, plan: Plan) -> None:
+    """Gives the checkpoint a row for each class that the list has grown by, made from its name. The list is kept before
+    this is done, so that a run killed in between does it when it is resumed."""
+    run, start, names = RunFolder(folder), plan.start(), plan.federation.label_names
+    saved = run.newest()
+    if saved is None or all(len(saved.weights[name]) == len(names) for name in start.class_rows):
+        return
+    known = len(saved.weights[start.class_rows[0]])
+    before = experiment.plan(plan.config, replace(plan.federation, label_names=names[:known], parties=[]))
     memory = ClientMemory(run.checkpoints, 1)
-    done, server = run.load_round(plan.start(), memory, experiment.fingerprint(plan), warn=lambda message: None)
-    fresh, start = bigger.model.arrays(), bigger.start()
+    done, server = run.load_round(start, memory, experiment.fingerprint(before), warn=lambda message: None)
+    fresh = plan.model.arrays()
     weights, extra = dict(server.weights), dict(server.extra)
     for name in server.class_rows:
-        rows = fresh[name][len(weights[name]) :]
+        rows = fresh[name][known:]
         if rows.dim() > 1:  # as long as the rows have become
             rows = rows / rows.norm(dim=1, keepdim=True) * weights[name].norm(dim=1).mean()
         weights[name] = torch.cat([weights[name], rows])
     for name, value in extra.items():
         if value.shape != start.extra[name].shape:
             extra[name] = torch.cat([value, start.extra[name][len(value) :]])
-    if done:
-        run.commit(done, replace(server, weights=weights, extra=extra), memory, experiment.fingerprint(bigger))
-    return larger, bigger
+    with run.lock():
+        run.commit(done, replace(server, weights=weights, extra=extra), memory, experiment.fingerprint(plan))
