@@ -19,14 +19,14 @@ import torch
 
 pytest.importorskip("flwr", reason="Flower is not installed; pip install 'fedalign[flower]'")
 
-from flwr.app import Array, ConfigRecord, Message, RecordDict
+from flwr.app import Array, ConfigRecord, Context, Message, RecordDict
 
 from conftest import ROOT
 from fedalign import config as configs
 from fedalign import messages
 from fedalign.agreement import agree
 from fedalign.config import Config, to_toml
-from fedalign.deployment import kit, party, server
+from fedalign.deployment import apps, kit, party, server
 from fedalign.deployment.post import Post
 from fedalign.deployment.roster import Roster
 from fedalign.deployment.rows import FileRows
@@ -857,6 +857,19 @@ def test_a_node_that_never_answers_is_asked_again_only_after_it_was_gone(monkeyp
     assert len(grid.sent) == 2
 
 
+def test_an_offer_with_more_than_an_offer_keeps_its_party_out(tmp_path: Path) -> None:
+    def alter(reply: Message) -> Message:
+        if "offer" in reply.content:
+            reply.content["more"] = ConfigRecord({"bytes": b"\x00"})
+        return reply
+
+    run = Server(tmp_path, settings(rounds=1), clinics(tmp_path), parties=2)
+    run.grid.change[12] = alter
+    run.run()
+    assert any("more than an offer" in line for line in run.lines)
+    assert json.loads((run.out / "parties.json").read_text())["parties"] == ["east", "south"]
+
+
 def test_two_nodes_cannot_be_one_party(tmp_path: Path) -> None:
     nodes = clinics(tmp_path)
     nodes[14] = node(tmp_path, Path(nodes[11]["data"]), "north")
@@ -929,9 +942,45 @@ def test_the_kit_holds_what_server_and_parties_need(tmp_path: Path) -> None:
 
 
 def test_settings_are_checked() -> None:
-    with pytest.raises(UserError, match="new_classes must be refuse or extend"):
+    with pytest.raises(UserError, match="new_classes: input should be 'refuse' or 'extend', not 'maybe'; set it with"):
         server.Settings.read({"new_classes": "maybe"})
     assert dataclasses.asdict(server.Settings.read({"out": "x"}))["parties"] == 1
+    for key, value in [
+        ("evaluate_every", 0),
+        ("parties", 0),
+        ("wait", 0),
+        ("timeout", -1.0),
+        ("timeout", float("nan")),
+        ("parties", "many"),
+        ("resume", "perhaps"),
+    ]:
+        with pytest.raises(UserError, match=f"^{key}: .*; set it with --run-config"):
+            server.Settings.read({key: value})
+
+
+def test_approved_names_are_parted_by_semicolons_because_names_hold_commas() -> None:
+    read = server.Settings.read({"approved": "Acute kidney failure, unspecified; he\u0430rt attack;"})
+    assert read.approved == ("Acute kidney failure, unspecified", "he\u0430rt attack")
+
+
+def test_a_mistake_is_one_sentence_in_flowers_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It tells what can be done there, not the options of a command line that nobody has."""
+    run = Server(tmp_path, settings(rounds=1), clinics(tmp_path))
+    run.run()
+
+    def asked(config: Config, **more: Any) -> str:
+        context = {**run.options, "out": str(run.out), "config": to_toml(config), **more}
+        with pytest.raises(UserError) as caught:
+            apps.main(run.grid, Context(1, 1, {}, RecordDict(), context))  # type: ignore[arg-type]
+        assert f"error: {caught.value}" in caplog.text
+        return str(caught.value)
+
+    said = asked(settings(rounds=1))
+    assert said.endswith("with --run-config 'out=\"...\"', or --run-config 'resume=true' to continue the run there")
+    said = asked(settings(rounds=1, seed=5), resume=True)
+    assert "(seed); give the app the configuration of that run, or give another folder with --run-config" in said
+    assert "--out" not in said
+    assert asked(settings(rounds=1), evaluate_every=0).startswith("evaluate_every: ")
 
 
 @pytest.mark.parametrize("algorithm", ["fedalign", "scaffold", "moon"])

@@ -88,6 +88,8 @@ class Post:
             return
         try:
             offer = Offer.model_validate_json(messages.text_of(reply.content, "offer", "offer"))
+            if len(reply.content) > 1 or len(reply.content["offer"]) > 1:
+                raise UserError("its reply holds more than an offer; both sides must run the same version")
             for name in (offer.party, *offer.classes):
                 label_names.allowed(name)
             if not self.trial:

@@ -7,13 +7,15 @@ one list of names and one way to read rows, and then carries weights to the part
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import torch
+from pydantic import Field, TypeAdapter, ValidationError
 
 from fedalign import config as configs
 from fedalign import experiment, rooms
@@ -26,6 +28,7 @@ from fedalign.errors import UserError
 from fedalign.federate import Plan
 from fedalign.labels import names as label_names
 from fedalign.memory import ClientMemory
+from fedalign.rooms import explain
 from fedalign.runfolder import RunFolder
 from fedalign.terms import Agreed
 
@@ -33,17 +36,20 @@ if TYPE_CHECKING:
     from flwr.serverapp import Grid
 
 
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
 @dataclass(frozen=True)
 class Settings:
     """What a deployment is told beside the run's configuration."""
 
     out: Path
-    parties: int = 1  # wait for so many before the first round
-    wait: float = 600.0  # seconds to wait for them
-    timeout: float = 3600.0  # seconds a round may take
+    parties: Annotated[int, Field(ge=1)] = 1  # wait for so many before the first round
+    wait: Seconds = 600.0  # for them
+    timeout: Seconds = 3600.0  # of a round
     resume: bool = False
-    new_classes: str = "refuse"  # or extend: a party that joins later may bring names of its own
-    evaluate_every: int = 5  # rounds
+    new_classes: Literal["refuse", "extend"] = "refuse"  # extend: a party that joins later may bring names of its own
+    evaluate_every: Annotated[int, Field(ge=1)] = 5  # rounds
     approved: tuple[str, ...] = ()  # names that look like another party's and are meant
     trial: bool = False  # parties are clients of a preset, not files
 
@@ -51,10 +57,12 @@ class Settings:
     def read(cls, run: Mapping[str, Any]) -> Settings:
         known = {key: run[key] for key in cls.__dataclass_fields__ if key in run}
         known["out"] = Path(str(run.get("out", "run")))
-        known["approved"] = tuple(word for word in str(run.get("approved", "")).split(";") if word)
-        if known.get("new_classes", "refuse") not in ("refuse", "extend"):
-            raise UserError(f"new_classes must be refuse or extend, not {known['new_classes']!r}")
-        return cls(**known)
+        words = str(run.get("approved", "")).split(";")  # a name may hold a comma
+        known["approved"] = tuple(word.strip() for word in words if word.strip())
+        try:
+            return TypeAdapter(cls).validate_python(known)
+        except ValidationError as error:
+            raise UserError(f"{explain(error)}; set it with --run-config or in the app's pyproject.toml") from error
 
 
 def serve(grid: Grid, text: str, run: Mapping[str, Any], log: Log) -> dict[str, Any]:
@@ -93,6 +101,15 @@ def serve(grid: Grid, text: str, run: Mapping[str, Any], log: Log) -> dict[str, 
             plan = experiment.plan(config, roster.federation)
             grow(settings.out, plan)
             resume = True
+
+
+def in_flower(message: str) -> str:
+    """A mistake told with what can be done about it here, where there is no command line."""
+    message = re.sub(
+        r"resume it with `fedalign run .* --resume`", "give the app the configuration of that run", message
+    )
+    message = message.replace("another --out", "another folder with --run-config 'out=\"...\"'")
+    return message.replace("--resume to continue", "--run-config 'resume=true' to continue")
 
 
 def trial(post: Post, config: Config) -> tuple[Roster, Plan]:
