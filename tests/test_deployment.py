@@ -841,6 +841,29 @@ def test_a_party_that_mended_its_mistake_is_asked_again(tmp_path: Path, monkeypa
     assert len([line for line in run.lines if "node 12 does not take part" in line]) == 1  # said once
 
 
+def test_a_node_that_stays_refused_is_asked_more_and_more_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr("fedalign.deployment.post.time.monotonic", lambda: now)
+    grid = LoopbackGrid(settings(), {7: {}})  # without data, so that it cannot answer
+    post = Post(grid, 1, 1.0, 1.0, lambda line: None)  # type: ignore[arg-type]
+    asked = []
+    for second in range(300):
+        now = float(second)
+        before = len(grid.sent)
+        post.greet()
+        asked += [second] * (len(grid.sent) - before)
+    assert asked == [0, 30, 90, 210]
+
+
+def test_counts_at_thresholds_are_for_runs_that_were_said_to_have_them(tmp_path: Path) -> None:
+    run = Server(tmp_path, settings(rounds=1), clinics(tmp_path))
+    run.run()
+    letter = next(m for m in run.grid.sent if m.metadata.message_type == "query.score" and m.metadata.dst_node_id == 12)
+    messages.put(letter.content, "thresholds", {"test": torch.full((9,), 0.3)})
+    with pytest.raises(UserError, match="the server asks for counts at thresholds"):
+        party.answer("score", letter.content, to_toml(settings(rounds=1)), run.grid.nodes[12])
+
+
 def test_a_node_that_never_answers_is_asked_again_only_after_it_was_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everybody waits for an answer, so a silent node must not be waited for in every round."""
     monkeypatch.setattr("fedalign.deployment.post.AGAIN", 0.0)

@@ -224,6 +224,8 @@ def score(
     """Counts on the party's own test and validation rows; at the thresholds the server asks about, if it does."""
     weights = server_of(content, bench).weights
     asked = messages.get(content, "thresholds")
+    if asked and not here.config.thresholds:
+        raise UserError("the server asks for counts at thresholds; ask its people to set thresholds = true for all")
     found: Arrays = {}
     for name in ("test", "validation"):
         if name in parts:

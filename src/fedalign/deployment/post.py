@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from flwr.app import Message, RecordDict
     from flwr.serverapp import Grid
 
-AGAIN = 30.0  # seconds after which a node that was refused is asked again: its people may have mended it
+AGAIN = 30.0  # seconds after which a node that was refused is asked again, since its people may have mended it; then
+# twice as many each time, for everybody waits for its answer
 NO_REPLY = "no reply within"
 PAUSE, LONGEST = 0.5, 3.0  # seconds between looks for replies or nodes: more and more, for each look costs both sides
 Log = Callable[[str], None]
@@ -34,6 +35,7 @@ class Post:
         self.offers: dict[int, Offer] = {}  # node -> its offer
         self.refused: dict[int, str] = {}  # node -> why it does not take part
         self.until: dict[int, float] = {}  # node -> when it is asked again
+        self.pauses: dict[int, float] = {}  # node -> seconds until then
         self.said: dict[int, str] = {}  # node -> why it did not take part when that was last logged
         self.trial = False  # offers of a preset's clients hold no statistics
         self.places: dict[str, int] = {}  # party -> node
@@ -114,15 +116,15 @@ class Post:
         self.early.clear()
 
     def refuse(self, node: int, reason: str) -> None:
-        """Leaves a node out for now. One that is silent is not asked again before it has gone and come back, for
-        everybody waits for its answer."""
+        """Leaves a node out for now. One that is silent is not asked again before it has gone and come back."""
         self.offers.pop(node, None)
         self.places = {party: place for party, place in self.places.items() if place != node}
         self.refused[node] = reason
-        self.until[node] = math.inf if reason.startswith(NO_REPLY) else time.monotonic() + AGAIN
         if self.said.get(node) != reason:
             self.log(f"node {node} does not take part: {reason}")
-        self.said[node] = reason
+            self.said[node], self.pauses[node] = reason, AGAIN / 2
+        self.pauses[node] *= 2
+        self.until[node] = math.inf if reason.startswith(NO_REPLY) else time.monotonic() + self.pauses[node]
 
     def send(self, wanted: Mapping[int, tuple[str, RecordDict]], timeout: float) -> dict[int, Message | str]:
         """Replies by node; a text in place of one says why there is none."""
