@@ -87,9 +87,10 @@ def with_gaps(look: str) -> str:
 
 def fills(gaps: str, look: str) -> bool:
     """Whether a name is another one but for its gaps, where the other has letters of its own alphabet."""
-    return len(gaps) == len(look) and all(
-        a == b or (a == GAP and unicodedata.name(b, "").startswith("LATIN")) for a, b in zip(gaps, look, strict=True)
-    )
+    if GAP not in gaps or len(gaps) != len(look):
+        return False
+    pairs = zip(gaps, look, strict=True)
+    return all(a == b or (a == GAP and unicodedata.name(b, "").startswith("LATIN")) for a, b in pairs)
 
 
 def readable(name: str) -> str:
