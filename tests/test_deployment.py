@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import hashlib
 import json
 import stat
 import subprocess
 import sys
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,20 +19,21 @@ import torch
 
 pytest.importorskip("flwr", reason="Flower is not installed; pip install 'fedalign[flower]'")
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 
 from conftest import ROOT
 from fedalign import config as configs
 from fedalign import experiment, messages, metrics
 from fedalign.agreement import agree
 from fedalign.config import Config, to_toml
-from fedalign.deployment import kit, party, server
+from fedalign.deployment import apps, kit, party, server
 from fedalign.deployment.engine import DeployedEngine
 from fedalign.deployment.post import Post
+from fedalign.deployment.roster import Roster
 from fedalign.deployment.rows import FileRows
 from fedalign.errors import UserError
 from fedalign.federate import sort_out
-from fedalign.terms import Agreed
+from fedalign.terms import Agreed, Offer, Wording
 from fedalign.trained import Model
 from fedalign.types import Examples
 from loopback_grid import LoopbackGrid, metadata, over_the_wire
@@ -134,7 +137,7 @@ def test_nothing_but_names_counts_scores_and_weights_leaves_a_party(tmp_path: Pa
     # and the arrays are those of the model, the class list and counts: nothing has a row's shape
     weights = {name: tuple(value.shape) for name, value in Model.load(run.out).network.arrays().items()}
     classes = len(Model.load(run.out).label_names)
-    for line in party.receipts(tmp_path / "memory" / "north"):
+    for line in sent(tmp_path / "memory" / "north"):
         for record, arrays in line["content"].items():
             if record == "weights":
                 assert {name: tuple(a["shape"]) for name, a in arrays.items()} == weights
@@ -145,6 +148,10 @@ def test_nothing_but_names_counts_scores_and_weights_leaves_a_party(tmp_path: Pa
             else:
                 assert record in ("offer", "echo", "examples", "kept", "extra")
                 assert not any(isinstance(value, dict) for value in arrays.values())
+
+
+def sent(folder: Path) -> list[dict[str, Any]]:
+    return [line for line in party.receipts(folder) if line["direction"] == "out"]
 
 
 def test_an_offer_holds_names_and_kinds_only(tmp_path: Path) -> None:
@@ -158,13 +165,82 @@ def test_an_offer_holds_names_and_kinds_only(tmp_path: Path) -> None:
 
 
 def test_both_sides_keep_a_receipt_of_the_same_bytes(tmp_path: Path) -> None:
+    """Of every message and reply, offers too, which come before the server has a folder."""
     run = Server(tmp_path, settings(rounds=1), clinics(tmp_path))
     run.run()
-    mine = [line for line in party.receipts(tmp_path / "memory" / "south") if line["kind"] == "train"]
-    theirs = [line for line in party.receipts(run.out) if line["kind"] == "train" and line["other"] == "south"]
-    assert len(mine) == len(theirs) == 1
-    assert mine[0]["content"] == theirs[0]["content"]
-    assert mine[0]["content"]["weights"]["label_encoder.weight"]["sha256"]
+    turned = {"in": "out", "out": "in"}
+    mine = [
+        (line["direction"], line["kind"], line["content"]) for line in party.receipts(tmp_path / "memory" / "south")
+    ]
+    theirs = [
+        (turned[line["direction"]], line["kind"], line["content"])
+        for line in party.receipts(run.out)
+        if line["other"] in ("south", "node 13")
+    ]
+    assert [line[:2] for line in mine] == [(way, kind) for kind in ("offer", "train", "score") for way in ("in", "out")]
+    assert sorted(map(json.dumps, mine)) == sorted(map(json.dumps, theirs))
+    assert mine[3][2]["weights"]["label_encoder.weight"]["sha256"]
+
+
+def test_a_party_keeps_its_offer_in_full(tmp_path: Path) -> None:
+    config = settings(dataset__vocabulary="counted", dataset__min_count=1)
+    file = tmp_path / "north.csv"
+    file.write_text("note,codes\n" + "".join(f"word{i} fever,{'malaria' if i % 2 else 'dengue'}\n" for i in range(300)))
+    reply = party.answer("offer", RecordDict(), to_toml(config), node(tmp_path, file))
+    offered = messages.text_of(reply, "offer", "offer")
+    assert set(sent(tmp_path / "memory" / "north")[0]["content"]["offer"]["offer"]) == {"characters", "sha256"}
+    assert (tmp_path / "memory" / "north" / "offer.json").read_text() == offered
+
+
+def test_a_party_is_bound_by_the_configuration_it_looked_at(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The server's own would offer whole notes as names of classes."""
+    held = tmp_path / "config.toml"
+    held.write_text(to_toml(settings()))
+    here = {**clinics(tmp_path)[12], "config": str(held)}
+    greedy = settings(dataset__labels="note", dataset__text="codes", dataset__separator=".", dataset__other="")
+    with pytest.raises(UserError, match=r"differs from .* in dataset.labels, dataset.other, "):
+        party.answer("offer", RecordDict(), to_toml(greedy), here)
+    for change in ({"algorithm__name": "scaffold"}, {"thresholds": True}, {"training__epochs": 2}):
+        with pytest.raises(UserError, match=next(iter(change)).replace("__", ".")):
+            party.answer("offer", RecordDict(), to_toml(settings(**change)), here)
+    free = settings(rounds=9, clients_per_round=2, min_clients=2, patience=1, seed=5)
+    assert "offer" in party.answer("offer", RecordDict(), to_toml(free), here)
+    run = Server(tmp_path, greedy, {12: here}, wait=0.1)
+    with pytest.raises(UserError, match="0 of 1 parties came"):
+        run.run()
+    assert b"wheez" not in b"".join(run.grid.bytes_out)
+    assert "differs from" in caplog.text
+
+
+def test_what_a_configuration_leaves_out_is_no_difference(tmp_path: Path) -> None:
+    """A party may hold the short file that people wrote, of which the server sends every setting."""
+    held = tmp_path / "config.toml"
+    held.write_text('rounds = 9\n[dataset]\nname = "files"\npath = "here"\ntext = "note"\nlabels = "codes"\n')
+    full = kit.for_parties(configs.load(str(held)))
+    assert "buckets" in to_toml(full)
+    party.check_bound(configs.sections(tomllib.loads(to_toml(full))), held)
+    other = kit.for_parties(configs.load(str(held), ["dataset.buckets=64"]))
+    with pytest.raises(UserError, match=r"in dataset.buckets;"):
+        party.check_bound(other, held)
+    with pytest.raises(UserError, match=r"check config= in --node-config"):
+        party.check_bound(full, tmp_path / "none.toml")
+
+
+@pytest.mark.parametrize("change", [{"dataset__vocabulary": "counted"}, {"thresholds": True}])
+def test_words_and_threshold_counts_are_told_beforehand(tmp_path: Path, change: dict[str, Any]) -> None:
+    from fedalign.deployment.leaving import leaving
+
+    told = leaving(CLINICS / "north.csv", settings(**change), "north")
+    run = Server(tmp_path, settings(rounds=1, **change), clinics(tmp_path))
+    run.run()
+    offered = json.loads((tmp_path / "memory" / "north" / "offer.json").read_text())
+    assert offered == told.offer.model_dump(mode="json")
+    union = len(Model.load(run.out).label_names)
+    shapes = {tuple(union if size == told.classes else size for size in shape) for shape in told.counts.values()}
+    shapes = {(*shape[:-1], 4) for shape in shapes}  # a count has four numbers, and north four classes
+    counts = [line["content"]["counts"] for line in sent(tmp_path / "memory" / "north") if line["kind"] == "score"]
+    assert {tuple(array["shape"]) for held in counts for array in held.values()} == shapes
+    assert ((39, union, 4) in shapes) == bool(change.get("thresholds"))
 
 
 def test_a_partys_mistake_stays_in_its_own_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -468,8 +544,80 @@ def test_resuming_with_other_parties_is_refused(tmp_path: Path) -> None:
     run = Server(tmp_path, settings(rounds=1), clinics(tmp_path))
     run.run()
     fewer = dict(list(clinics(tmp_path).items())[:2])
-    with pytest.raises(UserError, match=r"missing now: 'south', new: none"):
-        Server(tmp_path, settings(rounds=1), fewer).run(resume=True)
+    with pytest.raises(UserError, match=r"parties that did not come within 0 s: 'south'"):
+        Server(tmp_path, settings(rounds=1), fewer).run(resume=True, wait=0.1)
+
+
+def test_a_resumed_run_waits_for_all_its_parties_whatever_it_is_told_to_wait_for(tmp_path: Path) -> None:
+    Server(tmp_path, settings(rounds=1), clinics(tmp_path)).run()
+    again = Server(tmp_path, settings(rounds=2), clinics(tmp_path), parties=1)
+    south = again.grid.nodes.pop(13)
+    looks = 0
+
+    def nodes() -> list[int]:
+        nonlocal looks
+        looks += 1
+        if looks == 3:
+            again.grid.nodes[13] = south
+        return list(again.grid.nodes)
+
+    again.grid.get_node_ids = nodes  # type: ignore[method-assign]
+    again.run(resume=True)
+    assert again.records[-1]["clients"] == [0, 1, 2]
+
+
+def test_more_rounds_later_are_those_of_a_run_that_had_them_at_once(tmp_path: Path) -> None:
+    """The parties' memory is kept under a run's own key, which more rounds do not change."""
+    whole = Server(tmp_path / "whole", settings(rounds=2), clinics(tmp_path / "whole"))
+    whole.run()
+    Server(tmp_path / "two", settings(rounds=1), clinics(tmp_path / "two")).run()
+    again = Server(tmp_path / "two", settings(rounds=2), clinics(tmp_path / "two"))
+    again.run(resume=True)
+    assert (again.out / "model.safetensors").read_bytes() == (whole.out / "model.safetensors").read_bytes()
+
+
+def test_a_second_run_of_the_same_configuration_begins_without_memory(tmp_path: Path) -> None:
+    first = Server(tmp_path, settings(rounds=2), clinics(tmp_path))
+    first.run()
+    first.out.rename(tmp_path / "first")
+    second = Server(tmp_path, settings(rounds=2), clinics(tmp_path))
+    second.run()
+    keys = [json.loads((out / "parties.json").read_text())["run"] for out in (tmp_path / "first", second.out)]
+    assert keys[0] != keys[1]
+    assert len([path for path in (tmp_path / "memory" / "north").iterdir() if path.is_dir()]) == 2
+    for name in ("model.safetensors", "metrics.jsonl"):
+        assert (tmp_path / "first" / name).read_bytes() == (second.out / name).read_bytes()
+
+
+def test_a_run_from_before_runs_had_a_key_of_their_own_resumes(tmp_path: Path) -> None:
+    """Its key was made from configuration and agreement, and its checkpoint's mark told of absent parties."""
+    from fedalign import experiment
+    from fedalign.memory import ClientMemory
+    from fedalign.runfolder import RunFolder
+    from fedalign.types import Server as Arrived
+
+    whole = Server(tmp_path / "whole", settings(rounds=2), clinics(tmp_path / "whole"))
+    whole.run()
+    run = Server(tmp_path / "old", settings(rounds=1), clinics(tmp_path / "old"))
+    run.run()
+    table = json.loads((run.out / "parties.json").read_text())
+    agreed = Agreed.model_validate(table["agreed"])
+    key = hashlib.sha256(((run.out / "config.toml").read_text() + agreed.model_dump_json()).encode()).hexdigest()
+    for name in table["parties"]:
+        party.Memory(tmp_path / "old" / "memory" / name, table["run"]).folder.rename(
+            party.Memory(tmp_path / "old" / "memory" / name, key).folder
+        )
+    offers = [FileRows(party.Here.from_node(to_toml(run.config), n)).offer() for n in run.grid.nodes.values()]
+    plan = experiment.plan(run.config, Roster(agreed, offers).federation)
+    folder = RunFolder(run.out)
+    saved = folder.newest()
+    assert saved is not None
+    old = Arrived(saved.weights, 3, (), saved.extra)
+    folder.commit(1, old, ClientMemory(folder.checkpoints, 1), experiment.fingerprint(plan, absent=True))
+    (run.out / "parties.json").write_text(json.dumps({k: v for k, v in table.items() if k != "run"}))
+    again = Server(tmp_path / "old", settings(rounds=2), clinics(tmp_path / "old"))
+    again.run(resume=True)
+    assert (again.out / "model.safetensors").read_bytes() == (whole.out / "model.safetensors").read_bytes()
 
 
 def test_a_party_keeps_its_memory_of_two_rounds_at_most(tmp_path: Path) -> None:
@@ -541,7 +689,9 @@ def test_a_later_message_imports_neither_readers_of_files_nor_the_compiler(tmp_p
         " (0, 1, 0))\n"
         "print([name for name in ('polars', 'torch._dynamo', 'sklearn', 'scipy') if name in sys.modules])"
     )
-    told = [to_toml(settings()), repr(node(tmp_path, tmp_path / "east.csv")), agreed.model_dump_json()]
+    (tmp_path / "config.toml").write_text(to_toml(settings()))
+    bound = {**node(tmp_path, tmp_path / "east.csv"), "config": str(tmp_path / "config.toml")}
+    told = [to_toml(settings()), repr(bound), agreed.model_dump_json()]
     done = subprocess.run([sys.executable, "-c", code, *told], capture_output=True, text=True, timeout=60)
     assert done.stdout.strip() == "[]", done.stderr
 
@@ -573,6 +723,29 @@ def test_a_party_that_comes_later_with_known_names_takes_part(tmp_path: Path) ->
     assert json.loads((run.out / "parties.json").read_text())["parties"][-1] == "west"
 
 
+def test_a_run_that_a_party_joined_late_resumes(tmp_path: Path) -> None:
+    nodes = clinics(tmp_path)
+    late = node(tmp_path, Path(nodes[11]["data"]), "west")
+    config = settings(rounds=4, clients_per_round=4)
+    run = Server(tmp_path, config, nodes)
+    later(run.grid, 1, 14, late)
+    asked = 0
+
+    def die(reply: Message) -> Message:
+        nonlocal asked
+        asked += "weights" in reply.content
+        if asked == 4:
+            raise Killed
+        return reply
+
+    run.grid.change[13] = die
+    with pytest.raises(Killed):
+        run.run()
+    again = Server(tmp_path, config, {**clinics(tmp_path), 14: late}, parties=3)
+    assert again.run(resume=True)["rounds"] == 4
+    assert [len(record["clients"]) for record in again.records] == [3, 3, 4, 4]
+
+
 def newcomer(folder: Path) -> dict[str, Any]:
     file = folder / "far.csv"
     file.write_text(
@@ -600,6 +773,85 @@ def test_or_its_classes_get_rows_from_their_names(tmp_path: Path, algorithm: str
     assert len(names) == 11
     assert run.records[-1]["clients"] == [0, 1, 2, 3]
     assert "refused" not in run.records[-1]
+
+
+def fevers(folder: Path, name: str, one: str, two: str) -> dict[str, Any]:
+    file = folder / f"{name}.csv"
+    file.write_text("note,codes\n" + "".join(f"word{i % 7} fever,{one if i % 2 else two}\n" for i in range(40)))
+    return node(folder, file)
+
+
+def test_newcomers_of_one_round_all_join(tmp_path: Path) -> None:
+    run = Server(tmp_path, settings(rounds=3, clients_per_round=5), clinics(tmp_path), new_classes="extend")
+    later(run.grid, 1, 14, fevers(tmp_path, "far", "dengue", "malaria"))
+    later(run.grid, 1, 15, fevers(tmp_path, "farther", "typhus", "cholera"))
+    run.run()
+    assert json.loads((run.out / "parties.json").read_text())["parties"][3:] == ["far", "farther"]
+    assert Model.load(run.out).label_names[9:] == ("dengue", "malaria", "cholera", "typhus")
+    assert len(run.records[-1]["clients"]) == 5
+
+
+@pytest.mark.parametrize(
+    ("names", "reason"),
+    [
+        (["dengue", "\u0430sthma"], "look alike"),  # a Cyrillic a
+        (["Malaria", "malaria"], "two names for 'malaria' after normalising"),
+        ([f"n{i}" for i in range(10_001)], "10,000 is the limit"),
+    ],
+)
+def test_new_names_must_pass_the_checks_of_the_opening_step(tmp_path: Path, names: list[str], reason: str) -> None:
+    run = Server(tmp_path, settings(rounds=2), clinics(tmp_path), new_classes="extend")
+    later(run.grid, 1, 14, newcomer(tmp_path))
+    run.grid.change[14] = offering(names, "far")
+    run.run()
+    refusals = [line for line in run.lines if "'far' may not join" in line]
+    assert len(refusals) == 1
+    assert reason in refusals[0]
+    assert len(Model.load(run.out).label_names) == 9
+
+
+@pytest.mark.parametrize("moment", ["before the checkpoint", "within it"])
+def test_a_server_killed_while_its_classes_grow_resumes(
+    tmp_path: Path, moment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fedalign import runfolder
+
+    config = settings(rounds=3, clients_per_round=4)
+    run = Server(tmp_path, config, clinics(tmp_path), new_classes="extend")
+    late = newcomer(tmp_path)
+    later(run.grid, 2, 14, late)
+    write, states = runfolder.write_atomically, 0
+
+    def die(path: Path, *what: Any, **more: Any) -> str:
+        nonlocal states
+        states += path.name == "state.json"
+        if states == 3 and path.name == "state.json":
+            raise Killed
+        return write(path, *what, **more)
+
+    def at_once(*what: Any) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        if moment == "within it":
+            patch.setattr(runfolder, "write_atomically", die)
+        else:
+            patch.setattr(server, "grow", at_once)
+        with pytest.raises(Killed):
+            run.run()
+    again = Server(tmp_path, config, {**clinics(tmp_path), 14: late}, new_classes="extend")
+    again.run(resume=True)
+    assert [record["round"] for record in again.records] == [1, 2, 3]
+    assert len(again.records[-1]["clients"]) == 4
+    assert len(Model.load(again.out).label_names) == 11
+
+
+def test_parties_keep_their_memory_when_classes_are_added(tmp_path: Path) -> None:
+    run = Server(tmp_path, settings(rounds=3, clients_per_round=4), clinics(tmp_path), new_classes="extend")
+    later(run.grid, 2, 14, newcomer(tmp_path))
+    run.run()
+    (kept,) = (path for path in (tmp_path / "memory" / "north").iterdir() if path.is_dir())
+    assert sorted(path.stem for path in kept.iterdir()) == ["000002", "000003"]
 
 
 # --- names are data --------------------------------------------------------------------------------------------------
@@ -675,6 +927,111 @@ def test_an_offer_that_is_none_keeps_its_party_out(tmp_path: Path, text: str) ->
     assert any("its offer is not one" in line for line in run.lines)
 
 
+def told(offer: dict[str, Any]) -> Message:
+    content = RecordDict({"offer": ConfigRecord({"offer": json.dumps(offer)})})
+    return Message(content, metadata=metadata("reply", 7, 1, "message", "query.offer"))
+
+
+GOOD = {"count": [9], "mean": [1.0], "squares": [3.0]}
+
+
+@pytest.mark.parametrize(
+    ("moments", "reason"),
+    [
+        (None, "tells no statistics"),
+        ({**GOOD, "count": [9, 9]}, "more or fewer columns"),
+        ({**GOOD, "mean": [float("nan")]}, "no numbers or too large"),
+        ({**GOOD, "mean": [1e300]}, "no numbers or too large"),
+        ({**GOOD, "squares": [-100.0]}, "negative count or square"),
+        ({**GOOD, "count": [-1]}, "negative count or square"),
+    ],
+)
+def test_statistics_that_would_spoil_everybodys_scaling_keep_their_party_out(moments: Any, reason: str) -> None:
+    offer = {"party": "b", "task": "single", "kind": "features", "classes": ["y"], "columns": ["c"], "moments": moments}
+    lines: list[str] = []
+    post = Post(LoopbackGrid(settings(), {}), 1, 0.1, 0.1, lines.append)  # type: ignore[arg-type]
+    post.listen(7, told(offer))
+    assert not post.offers
+    assert reason in lines[0]
+    with pytest.raises(UserError, match=reason):
+        agree([Offer.model_validate_json(json.dumps(offer))], Wording())
+    post.listen(7, told({**offer, "moments": GOOD}))
+    assert post.offers[7].party == "b"
+
+
+def test_a_party_that_mended_its_mistake_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A SuperNode that is started anew with the same key is the same node."""
+    monkeypatch.setattr("fedalign.deployment.post.AGAIN", 0.0)
+    nodes = clinics(tmp_path)
+    mended = nodes[12]
+    run = Server(tmp_path, settings(rounds=1), {**nodes, 12: {**mended, "data": str(tmp_path / "no.csv")}}, wait=5.0)
+    looks = 0
+
+    def ids() -> list[int]:
+        nonlocal looks
+        looks += 1
+        if looks == 3:
+            run.grid.nodes[12] = mended
+        return list(run.grid.nodes)
+
+    run.grid.get_node_ids = ids  # type: ignore[method-assign]
+    run.run()
+    assert run.records[-1]["clients"] == [0, 1, 2]
+    assert len([line for line in run.lines if "node 12 does not take part" in line]) == 1  # said once
+
+
+def test_a_node_that_stays_refused_is_asked_more_and_more_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr("fedalign.deployment.post.time.monotonic", lambda: now)
+    grid = LoopbackGrid(settings(), {7: {}})  # without data, so that it cannot answer
+    post = Post(grid, 1, 1.0, 1.0, lambda line: None)  # type: ignore[arg-type]
+    asked = []
+    for second in range(300):
+        now = float(second)
+        before = len(grid.sent)
+        post.greet()
+        asked += [second] * (len(grid.sent) - before)
+    assert asked == [0, 30, 90, 210]
+
+
+def test_counts_at_thresholds_are_for_runs_that_were_said_to_have_them(tmp_path: Path) -> None:
+    run = Server(tmp_path, settings(rounds=1), clinics(tmp_path))
+    run.run()
+    letter = next(m for m in run.grid.sent if m.metadata.message_type == "query.score" and m.metadata.dst_node_id == 12)
+    messages.put(letter.content, "thresholds", {"test": torch.full((9,), 0.3)})
+    with pytest.raises(UserError, match="the server asks for counts at thresholds"):
+        party.answer("score", letter.content, to_toml(settings(rounds=1)), run.grid.nodes[12])
+
+
+def test_a_node_that_never_answers_is_asked_again_only_after_it_was_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everybody waits for an answer, so a silent node must not be waited for in every round."""
+    monkeypatch.setattr("fedalign.deployment.post.AGAIN", 0.0)
+    grid = LoopbackGrid(settings(), {7: {}})
+    grid.change[7] = lambda reply: None
+    post = Post(grid, 1, 0.05, 0.05, lambda line: None)  # type: ignore[arg-type]
+    for _ in range(3):
+        post.greet()
+    assert len(grid.sent) == 1
+    silent = grid.nodes.pop(7)
+    post.greet()
+    grid.nodes[7] = silent
+    post.greet()
+    assert len(grid.sent) == 2
+
+
+def test_an_offer_with_more_than_an_offer_keeps_its_party_out(tmp_path: Path) -> None:
+    def alter(reply: Message) -> Message:
+        if "offer" in reply.content:
+            reply.content["more"] = ConfigRecord({"bytes": b"\x00"})
+        return reply
+
+    run = Server(tmp_path, settings(rounds=1), clinics(tmp_path), parties=2)
+    run.grid.change[12] = alter
+    run.run()
+    assert any("more than an offer" in line for line in run.lines)
+    assert json.loads((run.out / "parties.json").read_text())["parties"] == ["east", "south"]
+
+
 def test_two_nodes_cannot_be_one_party(tmp_path: Path) -> None:
     nodes = clinics(tmp_path)
     nodes[14] = node(tmp_path, Path(nodes[11]["data"]), "north")
@@ -693,7 +1050,7 @@ def test_a_party_that_shares_no_class_is_noted(tmp_path: Path) -> None:
 
 
 def test_arrays_of_every_type_and_shape_come_back_as_they_were() -> None:
-    sent = {
+    arrays = {
         "a": torch.randn(3, 4),
         "scalar": torch.tensor(2.5),
         "none": torch.zeros(0, 7),
@@ -703,15 +1060,15 @@ def test_arrays_of_every_type_and_shape_come_back_as_they_were() -> None:
         "turned": torch.randn(4, 3).T,
     }
     content = RecordDict()
-    messages.put(content, "weights", sent)
+    messages.put(content, "weights", arrays)
     messages.put(content, "nothing", {})
     assert len(content["weights"]) == 4  # types
     back = messages.get(content, "weights")
-    assert back.keys() == sent.keys()
-    assert all(torch.equal(back[key], value) and back[key].dtype == value.dtype for key, value in sent.items())
+    assert back.keys() == arrays.keys()
+    assert all(torch.equal(back[key], value) and back[key].dtype == value.dtype for key, value in arrays.items())
     assert messages.get(content, "nothing") == {}
     assert {key: value["shape"] for key, value in messages.receipt(content)["weights"].items()} == {
-        key: list(value.shape) for key, value in sent.items()
+        key: list(value.shape) for key, value in arrays.items()
     }
 
 
@@ -768,9 +1125,45 @@ def test_the_kit_holds_what_server_and_parties_need(tmp_path: Path, monkeypatch:
 
 
 def test_settings_are_checked() -> None:
-    with pytest.raises(UserError, match="new_classes must be refuse or extend"):
+    with pytest.raises(UserError, match="new_classes: input should be 'refuse' or 'extend', not 'maybe'; set it with"):
         server.Settings.read({"new_classes": "maybe"})
     assert dataclasses.asdict(server.Settings.read({"out": "x"}))["parties"] == 1
+    for key, value in [
+        ("evaluate_every", 0),
+        ("parties", 0),
+        ("wait", 0),
+        ("timeout", -1.0),
+        ("timeout", float("nan")),
+        ("parties", "many"),
+        ("resume", "perhaps"),
+    ]:
+        with pytest.raises(UserError, match=f"^{key}: .*; set it with --run-config"):
+            server.Settings.read({key: value})
+
+
+def test_approved_names_are_parted_by_semicolons_because_names_hold_commas() -> None:
+    read = server.Settings.read({"approved": "Acute kidney failure, unspecified; he\u0430rt attack;"})
+    assert read.approved == ("Acute kidney failure, unspecified", "he\u0430rt attack")
+
+
+def test_a_mistake_is_one_sentence_in_flowers_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It tells what can be done there, not the options of a command line that nobody has."""
+    run = Server(tmp_path, settings(rounds=1), clinics(tmp_path))
+    run.run()
+
+    def asked(config: Config, **more: Any) -> str:
+        context = {**run.options, "out": str(run.out), "config": to_toml(config), **more}
+        with pytest.raises(UserError) as caught:
+            apps.main(run.grid, Context(1, 1, {}, RecordDict(), context))  # type: ignore[arg-type]
+        assert f"error: {caught.value}" in caplog.text
+        return str(caught.value)
+
+    said = asked(settings(rounds=1))
+    assert said.endswith("with --run-config 'out=\"...\"', or --run-config 'resume=true' to continue the run there")
+    said = asked(settings(rounds=1, seed=5), resume=True)
+    assert "(seed); give the app the configuration of that run, or give another folder with --run-config" in said
+    assert "--out" not in said
+    assert asked(settings(rounds=1), evaluate_every=0).startswith("evaluate_every: ")
 
 
 @pytest.mark.parametrize("algorithm", ["fedalign", "scaffold", "moon"])
@@ -783,9 +1176,9 @@ def test_what_a_party_is_told_beforehand_is_what_leaves(tmp_path: Path, algorith
     run = Server(tmp_path, config, clinics(tmp_path))
     run.run()
     union = len(Model.load(run.out).label_names)
-    sent = party.receipts(tmp_path / "memory" / "north")
-    assert {line["kind"] for line in sent} == {"offer", "train", "score"}
-    for line in sent:
+    lines = sent(tmp_path / "memory" / "north")
+    assert {line["kind"] for line in lines} == {"offer", "train", "score"}
+    for line in lines:
         held = line["content"]
         if line["kind"] == "offer":
             assert json.loads(held["offer"]["offer"]) == told.offer.model_dump(mode="json")

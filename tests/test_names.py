@@ -56,6 +56,12 @@ def test_a_dotted_capital_leaves_no_dot_behind(name: str) -> None:
         "x" * 257,
         "é" * 257,
         "\ue000",
+        "asthma\u3164",
+        "as\ufe0fthma",
+        "as\u034fthma",
+        "as\u17b4thma",
+        "\u115fasthma\u1160",
+        "asthma\uffa0",
     ],
 )
 def test_names_that_are_refused(name: str) -> None:
@@ -85,6 +91,34 @@ def test_near_names_are_shown_with_a_reason_and_never_joined() -> None:
     assert pairs[("earn", "\u0435arn")] == "look alike"
     assert pairs[("bicycling", "cycling")] == "similar spelling"
     assert pairs[("lying", "lying down")] == "one contains the other"
+
+
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [
+        ("asthm\u0251", "asthma"),  # a Latin alpha
+        ("asthm\u1d00", "asthma"),  # a small capital
+        ("\u0561sthma", "asthma"),  # Armenian
+        ("\u0585steoma", "osteoma"),
+        ("\u13aasthma of the young", "gsthma of the young"),  # Cherokee
+    ],
+)
+def test_letters_of_another_alphabet_within_a_word_are_a_disguise(name: str, other: str) -> None:
+    assert [near.reason for near in names.near_pairs([name, other])] == ["look alike"]
+    many = [f"class {names.spoken(chr(97 + i // 26) + chr(97 + i % 26))} {i}" for i in range(names.MANY)]
+    assert "look alike" in {near.reason for near in names.near_pairs([*many, name, other]) if other == near.second}
+
+
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [
+        ("\u03b1-thalassemia", "\u03b2-thalassemia"),
+        ("A\u578b\u809d\u708e", "B\u578b\u809d\u708e"),
+        ("\u0431\u043e\u043b\u0435\u0437\u043d\u044c", "disease"),
+    ],
+)
+def test_names_of_other_scripts_are_no_disguise(name: str, other: str) -> None:
+    assert "look alike" not in {near.reason for near in names.near_pairs([name, other])}
 
 
 def test_unrelated_names_are_not_near() -> None:

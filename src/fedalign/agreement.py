@@ -26,6 +26,8 @@ from fedalign.reading import Records
 from fedalign.terms import Agreed, Offer, Wording
 from fedalign.types import Examples, Rows, Sequences, Task
 
+LARGEST = 1e100  # of a column's statistics: their squares are still numbers
+
 
 def offer(party: str, records: Records, classes: Sequence[str], task: Task, how: Wording) -> Offer:
     """What this party would tell, from its training rows."""
@@ -56,6 +58,8 @@ def agree(
     if not offers:
         raise UserError("there is no party; give at least one file")
     first = offers[0]
+    for one in offers:
+        check_moments(one)
     for other in offers[1:]:
         for what in ("task", "kind"):
             if getattr(other, what) != getattr(first, what):
@@ -66,6 +70,22 @@ def agree(
     names = reconcile([one.classes for one in offers], aliases)
     agreed = Agreed(task=first.task, label_names=names.names, inputs=_inputs(offers, how), aliases=dict(aliases or {}))
     return agreed, names.near
+
+
+def check_moments(one: Offer) -> None:
+    """A party's statistics come from elsewhere, and what is wrong with them would spoil the scaling of all."""
+    if one.kind == "text":
+        return
+    found = one.moments
+    if found is None:
+        raise UserError(f"{one.party} tells no statistics of its columns; both sides must run the same version")
+    width = len(one.columns) or len(found.mean)
+    if {len(found.count), len(found.mean), len(found.squares)} != {width}:
+        raise UserError(f"{one.party} tells statistics of more or fewer columns than it has; check its file")
+    if min(found.count, default=0) < 0 or min(found.squares, default=0) < 0:
+        raise UserError(f"{one.party} tells of a negative count or square of a column; check its file")
+    if not all(abs(value) < LARGEST for value in (*found.count, *found.mean, *found.squares)):  # NaN is not less
+        raise UserError(f"{one.party} tells of a column with values that are no numbers or too large; check its file")
 
 
 def _inputs(offers: Sequence[Offer], how: Wording) -> Inputs:

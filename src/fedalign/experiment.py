@@ -254,10 +254,11 @@ def reading_of(config: Config) -> dict[str, Any] | None:
     return {key: options[key] for key in COLUMNS if options.get(key)}
 
 
-def fingerprint(prepared: Plan) -> str:
-    """A digest of the data and the first weights, so that a run is not resumed on others."""
+def fingerprint(prepared: Plan, absent: bool = False) -> str:
+    """A digest of the data and the first weights, so that a run is not resumed on others. Parties whose rows are
+    elsewhere are left out, since they may join at any time; `absent` takes them in, as was done once."""
     digest = hashlib.sha256(json.dumps(list(prepared.federation.label_names)).encode())
-    parts = [party.train for party in prepared.federation.parties]
+    parts = [party.train for party in prepared.federation.parties if absent or not _elsewhere(party.train)]
     if prepared.federation.test is not None:
         parts.append(prepared.federation.test)
     for part in parts:
@@ -266,6 +267,11 @@ def fingerprint(prepared: Plan) -> str:
     for value in prepared.model.arrays().values():
         digest.update(value.numpy().tobytes())
     return digest.hexdigest()
+
+
+def _elsewhere(part: Examples) -> bool:
+    """Rows of a party on another machine: neither they nor their columns are known here."""
+    return isinstance(part.x, torch.Tensor) and part.x.shape == (0, 0)
 
 
 def _tensors(part: Examples) -> list[torch.Tensor]:

@@ -122,7 +122,8 @@ class RunFolder:
     def commit(self, number: int, server: Server, memory: ClientMemory, fingerprint: str) -> None:
         """Makes this the newest state; the one before it is kept."""
         memory.flush(number)
-        name = f"server-{number:06d}.safetensors"
+        # a round whose classes have grown is committed again, and the state before it must stay whole
+        name = f"server-{number:06d}-{fingerprint[:8]}.safetensors"
         arrays = {f"weights/{k}": v for k, v in server.weights.items()}
         arrays |= {f"extra/{k}": v for k, v in server.extra.items()}
         digest = write_atomically(self.checkpoints / name, save(arrays))

@@ -141,7 +141,9 @@ def print_leaving(found: Leaving, path: Path) -> None:
         output.print("  of its validation rows: true and false positives and negatives of each class")
     output.print("\n[bold]When the server asks for scores[/]")
     for part, size in found.counts.items():
-        output.print(f"  of its {part} rows: {size[0]} classes x true and false positives and negatives")
+        times = f"{size[0]} thresholds x " if len(size) == 3 else ""
+        what = f"{times}{size[-2]} classes x true and false positives and negatives"
+        output.print(f"  of its rows for {part}: {what}", soft_wrap=True)
     output.print("\n[bold]What never leaves[/]")
     for sentence in NEVER:
         output.print(f"  {sentence}", soft_wrap=True)

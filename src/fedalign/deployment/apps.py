@@ -19,10 +19,16 @@ client_app = ClientApp()
 def main(grid: Grid, context: Context) -> None:
     import logging
 
-    from fedalign.deployment.server import serve
+    from fedalign.deployment.server import in_flower, serve
+    from fedalign.errors import UserError
 
     log = logging.getLogger("flwr").info  # what Flower shows with `flwr run --stream` and `flwr log`
-    result = serve(grid, str(context.run_config["config"]), context.run_config, log)
+    try:
+        result = serve(grid, str(context.run_config["config"]), context.run_config, log)
+    except UserError as error:
+        sentence = in_flower(str(error))
+        logging.getLogger("flwr").error("error: %s", sentence)
+        raise UserError(sentence) from None  # Flower notes a run as failed by what it raises
     if "last" in result:
         log(f"finished: F1 {100 * result['last']['f1']:.2f}, accuracy {100 * result['last']['accuracy']:.2f}")
     log(f"run folder: {context.run_config.get('out', 'run')}")

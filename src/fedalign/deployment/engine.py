@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from fedalign import config as configs
 from fedalign import messages
 from fedalign.deployment.post import Post
 from fedalign.deployment.roster import Roster, absent
@@ -46,12 +44,12 @@ class DeployedEngine:
         self.on_visit = lambda client: None
         self.number = 0
         self._asked: tuple[Arrays, dict[str, Tensor]] | None = None  # the last weights scored, and their counts
-        agreed = roster.agreed.model_dump_json()
-        self.run = hashlib.sha256((configs.to_toml(plan.config) + agreed).encode()).hexdigest()
+        self.run = roster.run
 
     def train(self, server: Server, round_number: int, chosen: Sequence[int]) -> list[Reply]:
         self.number = round_number
-        self.welcome(self.post.greet())
+        self.post.greet()
+        self.welcome()
         parties = self.plan.federation.parties
         wanted, nonces = {}, {}
         for client in chosen:
@@ -68,15 +66,18 @@ class DeployedEngine:
             self.on_visit(client)
         return found
 
-    def welcome(self, arrived: Sequence[str]) -> None:
+    def welcome(self) -> None:
         """Parties that come later: with known names they take part from the next round on."""
-        known = {offer.party for offer in self.roster.offers}
-        for party in arrived:
+        known = {party.name for party in self.plan.federation.parties}
+        for party, node in list(self.post.places.items()):
             if party in known:
                 continue
-            offer = self.post.offers[self.post.places[party]]
+            offer = self.post.offers[node]
             new = self.roster.unknown(offer)
-            if not new:
+            objection = self.roster.objection(offer)
+            if objection:
+                self.post.refuse(node, f"{party!a} may not join: {objection}")
+            elif not new:
                 self.roster.offers.append(offer)
                 self.plan.federation.parties.append(absent(offer, self.roster.agreed))  # type: ignore[attr-defined]
                 self.roster.keep(self.out)
@@ -86,7 +87,7 @@ class DeployedEngine:
             else:
                 words = ", ".join(map(ascii, new))
                 self.post.refuse(
-                    self.post.places.pop(party),
+                    node,
                     f"{party!a} brings new classes ({words}); begin a new run, or set new_classes = 'extend'",
                 )
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import tomli_w
 
 from fedalign.config import Choice, Config, to_toml
-from fedalign.deployment.rows import SERVER_ONLY
+from fedalign.deployment.party import SERVER_ONLY
 from fedalign.errors import UserError
 from fedalign.files import PRIVATE, write_atomically
 from fedalign.labels.names import allowed
@@ -179,7 +179,7 @@ def instructions(parties: Sequence[str], host: str, port: int) -> str:
     starts = "\n".join(
         f"""flower-supernode --root-certificates certificates/ca.crt --superlink {host}:{port} \\
   --auth-supernode-private-key keys/{party} --port {9200 + number} \\
-  --node-config 'data="/path/of/{party}.csv" party={json.dumps(party)}' &"""
+  --node-config 'data="/path/of/{party}.csv" party={json.dumps(party)} config="/path/of/config.toml"' &"""
         for number, party in enumerate(parties)
     )
     registers = "\n".join(f"flwr supernode register keys/{party}.pub parties --name {party}" for party in parties)
@@ -206,7 +206,8 @@ flower-superlink --ssl-ca-certfile certificates/ca.crt --ssl-certfile certificat
 ## Each party, on its own machine
 
 Try the way to the server: `fedalign deploy check --server {host}:{port}`. What will leave this machine:
-`fedalign check FILE --what-leaves --config config.toml`. Then:
+`fedalign check FILE --what-leaves --config config.toml`. With `config` below, a run that would read or send anything
+else than you were told is refused. Then:
 
 ```
 {starts}

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from fedalign import metrics
 from fedalign.agreement import agree
 from fedalign.client import labelled_rows, visit
 from fedalign.config import Config, to_toml
@@ -17,6 +18,7 @@ from fedalign.deployment.rows import FileRows
 from fedalign.terms import Offer
 from fedalign.types import Arrays, Update
 
+GRID = "validation, once at the end"
 FEW = 16  # rows of the trial visit: an update's names, shapes and sizes do not depend on how many there are
 NEVER = (
     "rows: no text, number, recording or cell",
@@ -71,7 +73,8 @@ def leaving(path: Path, config: Config, party: str) -> Leaving:
     here = Here(config, path, party, Path())
     rows = FileRows(here)
     offered = rows.offer()
-    agreed, _ = agree([offered], rows.files.wording)
+    alone = rows.files.wording.model_copy(update={"min_clients": 1})  # a word that no other party offers is dropped
+    agreed, _ = agree([offered], alone)
     algorithm, bench = built(to_toml(config), agreed.model_dump_json())
     parts = rows.parts(agreed)
     server = algorithm.start(bench.model, 1)
@@ -82,5 +85,7 @@ def leaving(path: Path, config: Config, party: str) -> Leaving:
     shapes: dict[str, tuple[int, ...]] = {
         name: (len(agreed.label_names), 4) for name in ("test", "validation") if name in parts
     }
+    if config.thresholds and "validation" in parts:
+        shapes[GRID] = (len(metrics.GRID), len(agreed.label_names), 4)
     watches = algorithm.watches(agreed.task) and "validation" in parts
     return Leaving(offered, whole, shapes, watches, len(agreed.label_names))

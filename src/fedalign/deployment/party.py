@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from fedalign.deployment.rows import Rows
 
 CHUNK = 256  # rows scored at once
+SERVER_ONLY = ("path", "parties", "client", "test_file", "aliases")  # of the data set's options
+BINDING = ("algorithm", "dataset", "encoder", "training", "thresholds")  # what decides what is read and what leaves
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,8 @@ class Here:
     @classmethod
     def from_node(cls, text: str, node: Mapping[str, Any]) -> Here:
         config = configs.sections(tomllib.loads(text), where="the run's configuration")
+        if "config" in node:
+            check_bound(config, Path(str(node["config"])).expanduser())
         if "data" in node:
             data = Path(str(node["data"])).expanduser()
             if not data.is_file():
@@ -75,6 +79,43 @@ class Here:
         from fedalign.deployment.rows import FileRows, PresetRows  # which import the readers of files
 
         return FileRows(self) if self.data is not None else PresetRows(self)
+
+
+def check_bound(asked: Config, path: Path) -> None:
+    """What this party looked at before it joined binds it: a run that would read or send anything else is refused."""
+    try:
+        held = configs.sections(tomllib.loads(path.read_text(encoding="utf-8")), where=str(path))
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}; check config= in --node-config") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not valid TOML: {error}") from error
+    asked = asked.model_copy(update={"engine": held.engine})
+    different = differences(held, asked)
+    if different and not any(key.endswith(".name") for key in different):
+        # what one of the two leaves out may be what the other writes down; only things named in both are looked at
+        different = differences(configs.complete(held), configs.complete(asked))
+    if different:
+        raise UserError(
+            f"the server's configuration differs from {path} in {', '.join(different[:4])}; ask its people for the "
+            "one they run, look at it with fedalign check --what-leaves, and take it in place of yours"
+        )
+
+
+def differences(held: Config, asked: Config) -> list[str]:
+    """The settings that bind a party and are not the same, by dotted name; another choice before its options."""
+    ours, theirs = binding(held), binding(asked)
+    different = [key for key in ours.keys() | theirs.keys() if ours.get(key) != theirs.get(key)]
+    return sorted(different, key=lambda key: (not key.endswith(".name"), key))
+
+
+def binding(config: Config) -> dict[str, Any]:
+    table, found = configs.as_table(config), {}
+    for section in BINDING:
+        options = table[section] if isinstance(table[section], dict) else {"": table[section]}
+        for key, value in options.items():
+            if section != "dataset" or key not in SERVER_ONLY:
+                found[f"{section}.{key}".rstrip(".")] = value
+    return found
 
 
 def flat(parts: Mapping[str, Examples]) -> Arrays:
@@ -106,14 +147,18 @@ def unflat(arrays: Arrays) -> dict[str, Examples]:
 
 
 def answer(kind: str, content: RecordDict, text: str, node: Mapping[str, Any]) -> RecordDict:
-    """The reply to a message: an offer, an update, or scores. What leaves is written to the party's receipt first."""
+    """The reply to a message: an offer, an update, or scores. What came is written to the party's receipt, and what
+    leaves before it does."""
     from flwr.app import RecordDict as Records
 
     torch.set_num_threads(1)
     here = Here.from_node(text, node)
+    messages.keep_receipt(here.folder, "in", kind, "server", content)
     reply = Records()
     if kind == "offer":
-        messages.put_text(reply, "offer", {"offer": here.read().offer().model_dump_json()})
+        offered = here.read().offer().model_dump_json()
+        write_atomically(here.folder / "offer.json", offered)  # a receipt shortens long texts
+        messages.put_text(reply, "offer", {"offer": offered})
     else:
         agreed = Agreed.model_validate_json(messages.text_of(content, "task", "agreed"))
         algorithm, bench = built(text, agreed.model_dump_json())
@@ -179,6 +224,8 @@ def score(
     """Counts on the party's own test and validation rows; at the thresholds the server asks about, if it does."""
     weights = server_of(content, bench).weights
     asked = messages.get(content, "thresholds")
+    if asked and not here.config.thresholds:
+        raise UserError("the server asks for counts at thresholds; ask its people to set thresholds = true for all")
     found: Arrays = {}
     for name in ("test", "validation"):
         if name in parts:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
 from fedalign import messages
+from fedalign.agreement import check_moments
 from fedalign.errors import UserError
 from fedalign.labels import names as label_names
 from fedalign.terms import Offer
@@ -17,6 +20,9 @@ if TYPE_CHECKING:
     from flwr.app import Message, RecordDict
     from flwr.serverapp import Grid
 
+AGAIN = 30.0  # seconds after which a node that was refused is asked again, since its people may have mended it; then
+# twice as many each time, for everybody waits for its answer
+NO_REPLY = "no reply within"
 PAUSE, LONGEST = 0.5, 3.0  # seconds between looks for replies or nodes: more and more, for each look costs both sides
 Log = Callable[[str], None]
 
@@ -28,45 +34,54 @@ class Post:
         self.grid, self.parties, self.wait, self.timeout, self.log = grid, parties, wait, timeout, log
         self.offers: dict[int, Offer] = {}  # node -> its offer
         self.refused: dict[int, str] = {}  # node -> why it does not take part
+        self.until: dict[int, float] = {}  # node -> when it is asked again
+        self.pauses: dict[int, float] = {}  # node -> seconds until then
+        self.said: dict[int, str] = {}  # node -> why it did not take part when that was last logged
+        self.trial = False  # offers of a preset's clients hold no statistics
         self.places: dict[str, int] = {}  # party -> node
+        self.folder: Path | None = None  # of receipts; the run's, once there is one
+        self.early: list[tuple[str, str, str, RecordDict]] = []  # what is to be noted there
 
-    def gather(self) -> list[Offer]:
-        """Offers of the parties, once enough of them are there."""
+    def gather(self, names: Collection[str] = ()) -> list[Offer]:
+        """Offers of the parties, once enough of them are there; of a run that is resumed, once all its parties are."""
         deadline = time.monotonic() + self.wait
         while True:
             self.greet()
-            if len(self.places) >= self.parties:
+            missing = sorted(set(names) - self.places.keys())
+            if not missing and (names or len(self.places) >= self.parties):
                 return [self.offers[node] for node in self.places.values()]
             if time.monotonic() > deadline:
                 reasons = "; ".join(sorted(set(self.refused.values()))) or "nobody else connected"
+                if missing:
+                    raise UserError(
+                        f"the run was begun with parties that did not come within {self.wait:.0f} s: "
+                        f"{', '.join(map(ascii, missing))} ({reasons}); start them and resume again"
+                    )
                 raise UserError(
                     f"{len(self.places)} of {self.parties} parties came within {self.wait:.0f} s ({reasons}); start "
                     "the others, or lower parties"
                 )
             time.sleep(PAUSE)
 
-    def greet(self) -> list[str]:
-        """Asks nodes not heard of yet; returns the parties that are new or back at another node."""
+    def greet(self) -> None:
+        """Asks nodes not heard of yet, or refused a while ago; finds parties that are back at another node."""
         from flwr.app import RecordDict as Records
 
         now = set(self.grid.get_node_ids())
         for party, node in list(self.places.items()):
             if node not in now:
                 del self.places[party]
+        for node in list(self.refused):
+            if node not in now or time.monotonic() >= self.until[node]:
+                del self.refused[node]
         unknown = sorted(now - self.offers.keys() - self.refused.keys())
         replies = self.send({node: ("query.offer", Records()) for node in unknown}, self.wait)
         for node in unknown:
             self.listen(node, replies[node])
-        arrived = []
         for node in sorted(now & self.offers.keys()):
             party = self.offers[node].party
-            if party not in self.places:
-                self.places[party] = node
-                arrived.append(party)
-            elif self.places[party] != node:
-                del self.offers[node]
+            if self.places.setdefault(party, node) != node:
                 self.refuse(node, f"another node is connected as {party!a}; give each party its own name")
-        return arrived
 
     def listen(self, node: int, reply: Message | str) -> None:
         """Takes a node's offer, or says why not."""
@@ -75,17 +90,41 @@ class Post:
             return
         try:
             offer = Offer.model_validate_json(messages.text_of(reply.content, "offer", "offer"))
+            if len(reply.content) > 1 or len(reply.content["offer"]) > 1:
+                raise UserError("its reply holds more than an offer; both sides must run the same version")
             for name in (offer.party, *offer.classes):
                 label_names.allowed(name)
+            if not self.trial:
+                check_moments(offer)
             self.offers[node] = offer
+            self.note("in", "offer", offer.party, reply.content)
         except ValidationError:
             self.refuse(node, "its offer is not one; both sides must run the same version")
         except UserError as error:
             self.refuse(node, str(error))
 
+    def note(self, direction: str, kind: str, other: str, content: RecordDict) -> None:
+        """Adds to the server's receipt, as soon as it has a folder."""
+        self.early.append((direction, kind, other, content))
+        if self.folder is not None:
+            self.keep_notes(self.folder)
+
+    def keep_notes(self, folder: Path) -> None:
+        self.folder = folder
+        for line in self.early:
+            messages.keep_receipt(folder, *line)
+        self.early.clear()
+
     def refuse(self, node: int, reason: str) -> None:
+        """Leaves a node out for now. One that is silent is not asked again before it has gone and come back."""
+        self.offers.pop(node, None)
+        self.places = {party: place for party, place in self.places.items() if place != node}
         self.refused[node] = reason
-        self.log(f"node {node} does not take part: {reason}")
+        if self.said.get(node) != reason:
+            self.log(f"node {node} does not take part: {reason}")
+            self.said[node], self.pauses[node] = reason, AGAIN / 2
+        self.pauses[node] *= 2
+        self.until[node] = math.inf if reason.startswith(NO_REPLY) else time.monotonic() + self.pauses[node]
 
     def send(self, wanted: Mapping[int, tuple[str, RecordDict]], timeout: float) -> dict[int, Message | str]:
         """Replies by node; a text in place of one says why there is none."""
@@ -97,6 +136,9 @@ class Post:
             FlowerMessage(content, dst_node_id=node, message_type=kind, ttl=timeout + 60)
             for node, (kind, content) in wanted.items()
         ]
+        names = {node: party for party, node in self.places.items()}
+        for place, (kind, content) in wanted.items():
+            self.note("out", kind.removeprefix("query."), names.get(place, f"node {place}"), content)
         sent = dict(zip(self.grid.push_messages(letters), wanted, strict=True))
         found: dict[int, Message | str] = {}
         deadline, pause = time.monotonic() + timeout, PAUSE
@@ -110,7 +152,7 @@ class Post:
             if len(found) < len(sent):
                 time.sleep(min(pause, max(deadline - time.monotonic(), 0)))
                 pause = min(1.5 * pause, LONGEST)
-        return {node: found.get(node, f"no reply within {timeout:.0f} s") for node in wanted}
+        return {node: found.get(node, f"{NO_REPLY} {timeout:.0f} s") for node in wanted}
 
 
 def reason_of(message: Message) -> str:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+import secrets
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
 
+from fedalign.agreement import agree
 from fedalign.errors import UserError
 from fedalign.files import write_atomically
 from fedalign.labels import names as label_names
-from fedalign.terms import Agreed, Offer
+from fedalign.labels.names import Near
+from fedalign.terms import Agreed, Offer, Wording
 from fedalign.types import Examples, Federation, Party
 
 
@@ -22,6 +26,9 @@ class Roster:
 
     agreed: Agreed
     offers: list[Offer]
+    run: str = field(default_factory=lambda: secrets.token_hex(16))  # what the parties keep their memory under
+    how: Wording = field(default_factory=Wording)
+    approved: tuple[str, ...] = ()  # names that look like another party's and are meant
 
     @property
     def federation(self) -> Federation:
@@ -34,10 +41,19 @@ class Roster:
         keys = {label_names.normalised(name) for name in (*self.agreed.label_names, *self.agreed.aliases)}
         return [name for name in offer.classes if label_names.normalised(name) not in keys]
 
+    def objection(self, offer: Offer) -> str:
+        """Why a party must not join, by the rules of the opening step; empty if it may."""
+        try:
+            _, near = agree([*self.offers, offer], self.how, self.agreed.aliases)
+        except UserError as error:
+            return str(error)
+        return next(map(held, look_alikes(near, [*self.offers, offer], self.approved)), "")
+
     def extended(self, offer: Offer, new: Sequence[str]) -> Roster:
         """With one more party and its names at the end of the list, so that no class changes its place."""
-        agreed = self.agreed.model_copy(update={"label_names": (*self.agreed.label_names, *new)})
-        return Roster(agreed, [*self.offers, offer])
+        names = (*self.agreed.label_names, *map(label_names.allowed, new))
+        agreed = self.agreed.model_copy(update={"label_names": names})
+        return replace(self, agreed=agreed, offers=[*self.offers, offer])
 
     @staticmethod
     def path(folder: Path) -> Path:
@@ -47,22 +63,50 @@ class Roster:
         """Writes who takes part and what was agreed, so that a resumed run has the same order."""
         agreed = json.loads(self.agreed.model_dump_json())
         parties = [offer.party for offer in self.offers]
-        write_atomically(self.path(folder), json.dumps({"agreed": agreed, "parties": parties}))
+        write_atomically(self.path(folder), json.dumps({"run": self.run, "agreed": agreed, "parties": parties}))
 
     @classmethod
-    def again(cls, folder: Path, offers: Sequence[Offer]) -> Roster:
-        """The roster of a run that is resumed: the same parties in the same order."""
-        stored = json.loads(cls.path(folder).read_text(encoding="utf-8"))
-        order = {name: i for i, name in enumerate(stored["parties"])}
-        here = {offer.party for offer in offers}
-        if here != order.keys():
-            gone, new = (", ".join(map(ascii, sorted(some))) for some in (order.keys() - here, here - order.keys()))
-            raise UserError(
-                f"the run was begun with other parties (missing now: {gone or 'none'}, new: {new or 'none'}); "
-                "start the missing ones, and let new ones join after it has resumed"
-            )
-        agreed = Agreed.model_validate(stored["agreed"])
-        return cls(agreed, sorted(offers, key=lambda offer: order[offer.party]))
+    def again(cls, stored: Stored, offers: Sequence[Offer], how: Wording, approved: tuple[str, ...]) -> Roster:
+        """The roster of a run that is resumed: the same parties in the same order. Others join once it goes on."""
+        offered = {offer.party: offer for offer in offers}
+        return cls(stored.agreed, [offered[name] for name in stored.parties], stored.run, how, approved)
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What a run's folder tells of its parties."""
+
+    agreed: Agreed
+    parties: tuple[str, ...]
+    run: str
+    old: bool  # of a run whose key was made from configuration and agreement, not drawn
+
+    @classmethod
+    def read(cls, folder: Path) -> Stored:
+        table = json.loads(Roster.path(folder).read_text(encoding="utf-8"))
+        agreed = Agreed.model_validate(table["agreed"])
+        key = table.get("run")
+        if key is None:
+            config = (folder / "config.toml").read_text(encoding="utf-8")
+            key = hashlib.sha256((config + agreed.model_dump_json()).encode()).hexdigest()
+        return cls(agreed, tuple(table["parties"]), key, "run" not in table)
+
+
+def look_alikes(near: Sequence[Near], offers: Sequence[Offer], approved: Sequence[str]) -> Iterator[Near]:
+    """Pairs of different parties' names that look alike and that nobody approved."""
+    owned = [{label_names.normalised(name) for name in offer.classes} for offer in offers]
+    for pair in near:
+        keys = {label_names.normalised(pair.first), label_names.normalised(pair.second)}
+        one_party = any(keys <= own for own in owned)
+        if pair.reason == "look alike" and not one_party and not {pair.first, pair.second} & set(approved):
+            yield pair
+
+
+def held(pair: Near) -> str:
+    return (
+        f"{pair.first!a} and {pair.second!a} of different parties look alike; join them with an alias, or put one of "
+        "them into approved if both are meant"
+    )
 
 
 def absent(offer: Offer, agreed: Agreed) -> Party:

@@ -7,12 +7,10 @@ from typing import Protocol
 from fedalign import experiment, rooms
 from fedalign.agreement import examples, offer
 from fedalign.datasets.files import Files
-from fedalign.deployment.party import Here
+from fedalign.deployment.party import SERVER_ONLY, Here
 from fedalign.errors import UserError
 from fedalign.terms import Agreed, Offer
 from fedalign.types import Examples
-
-SERVER_ONLY = ("path", "parties", "client", "test_file", "aliases")  # of the data set's options
 
 
 class Rows(Protocol):

@@ -7,13 +7,15 @@ one list of names and one way to read rows, and then carries weights to the part
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import torch
+from pydantic import Field, TypeAdapter, ValidationError
 
 from fedalign import config as configs
 from fedalign import experiment, rooms
@@ -21,11 +23,12 @@ from fedalign.agreement import agree
 from fedalign.config import Config
 from fedalign.deployment.engine import DeployedEngine, NewClassesError
 from fedalign.deployment.post import Log, Post
-from fedalign.deployment.roster import Roster
+from fedalign.deployment.roster import Roster, Stored, held, look_alikes
 from fedalign.errors import UserError
 from fedalign.federate import Plan
 from fedalign.labels import names as label_names
 from fedalign.memory import ClientMemory
+from fedalign.rooms import explain
 from fedalign.runfolder import RunFolder
 from fedalign.terms import Agreed
 
@@ -33,17 +36,20 @@ if TYPE_CHECKING:
     from flwr.serverapp import Grid
 
 
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
 @dataclass(frozen=True)
 class Settings:
     """What a deployment is told beside the run's configuration."""
 
     out: Path
-    parties: int = 1  # wait for so many before the first round
-    wait: float = 600.0  # seconds to wait for them
-    timeout: float = 3600.0  # seconds a round may take
+    parties: Annotated[int, Field(ge=1)] = 1  # wait for so many before the first round
+    wait: Seconds = 600.0  # for them
+    timeout: Seconds = 3600.0  # of a round
     resume: bool = False
-    new_classes: str = "refuse"  # or extend: a party that joins later may bring names of its own
-    evaluate_every: int = 5  # rounds
+    new_classes: Literal["refuse", "extend"] = "refuse"  # extend: a party that joins later may bring names of its own
+    evaluate_every: Annotated[int, Field(ge=1)] = 5  # rounds
     approved: tuple[str, ...] = ()  # names that look like another party's and are meant
     trial: bool = False  # parties are clients of a preset, not files
 
@@ -51,10 +57,12 @@ class Settings:
     def read(cls, run: Mapping[str, Any]) -> Settings:
         known = {key: run[key] for key in cls.__dataclass_fields__ if key in run}
         known["out"] = Path(str(run.get("out", "run")))
-        known["approved"] = tuple(word for word in str(run.get("approved", "")).split(";") if word)
-        if known.get("new_classes", "refuse") not in ("refuse", "extend"):
-            raise UserError(f"new_classes must be refuse or extend, not {known['new_classes']!r}")
-        return cls(**known)
+        words = str(run.get("approved", "")).split(";")  # a name may hold a comma
+        known["approved"] = tuple(word.strip() for word in words if word.strip())
+        try:
+            return TypeAdapter(cls).validate_python(known)
+        except ValidationError as error:
+            raise UserError(f"{explain(error)}; set it with --run-config or in the app's pyproject.toml") from error
 
 
 def serve(grid: Grid, text: str, run: Mapping[str, Any], log: Log) -> dict[str, Any]:
@@ -62,15 +70,24 @@ def serve(grid: Grid, text: str, run: Mapping[str, Any], log: Log) -> dict[str, 
     settings = Settings.read(run)
     config = configs.from_table(tomllib.loads(text), where="the run's configuration")
     post = Post(grid, settings.parties, settings.wait, settings.timeout, log)
+    stored = Stored.read(settings.out) if settings.resume and Roster.path(settings.out).is_file() else None
     if settings.trial:
         roster, plan = trial(post, config)
+        roster = roster if stored is None else replace(roster, run=stored.run)
+    elif stored is not None:
+        roster, plan = reopened(post, stored, config, settings)
     else:
         roster = open_roster(post, config, settings, log)
         plan = experiment.plan(config, roster.federation)
     resume, extend = settings.resume, settings.new_classes == "extend"
     while True:
+
+        def begun(plan: Plan, done: int, roster: Roster = roster) -> None:
+            roster.keep(settings.out)
+            post.keep_notes(settings.out)
+
         watch = experiment.Watch(
-            on_start=lambda plan, done, roster=roster: roster.keep(settings.out),  # type: ignore[misc]
+            on_start=begun,
             on_round=lambda now, seconds: log(round_line(now.record, seconds)),
             on_warning=log,
         )
@@ -79,12 +96,25 @@ def serve(grid: Grid, text: str, run: Mapping[str, Any], log: Log) -> dict[str, 
             return experiment.run(config, settings.out, resume, watch, prepared=plan, opened=engine)
         except NewClassesError as joining:
             log(f"{joining.offer.party!a} joins with {', '.join(map(ascii, joining.names))}")
-            roster, plan = grown(settings.out, plan, roster, joining)
+            roster = roster.extended(joining.offer, joining.names)
+            roster.keep(settings.out)
+            plan = experiment.plan(config, roster.federation)
+            grow(settings.out, plan)
             resume = True
+
+
+def in_flower(message: str) -> str:
+    """A mistake told with what can be done about it here, where there is no command line."""
+    message = re.sub(
+        r"resume it with `fedalign run .* --resume`", "give the app the configuration of that run", message
+    )
+    message = message.replace("another --out", "another folder with --run-config 'out=\"...\"'")
+    return message.replace("--resume to continue", "--run-config 'resume=true' to continue")
 
 
 def trial(post: Post, config: Config) -> tuple[Roster, Plan]:
     """Parties that are clients of a preset: for trying a network before files are at hand."""
+    post.trial = True
     plan = experiment.plan(config)
     data = plan.federation
     agreed = Agreed(task=data.task, label_names=tuple(data.label_names), inputs=data.inputs)
@@ -102,22 +132,37 @@ def open_roster(post: Post, config: Config, settings: Settings, log: Log) -> Ros
     """The opening step: offers from all parties, one list of names, one way to read rows."""
     files = rooms.build("datasets", "files", config.dataset.options)
     offers = sorted(post.gather(), key=lambda offer: offer.party)
-    if settings.resume and Roster.path(settings.out).is_file():
-        return Roster.again(settings.out, offers)
     agreed, near = agree(offers, files.wording, files.reading().aliases)
-    owners = {offer.party: {label_names.normalised(name) for name in offer.classes} for offer in offers}
     for pair in near:
         log(f"names to look at: {pair.first!a} and {pair.second!a} ({pair.reason}, {pair.score})")
-        keys = {label_names.normalised(pair.first), label_names.normalised(pair.second)}
-        one_party = any(keys <= own for own in owners.values())
-        if pair.reason == "look alike" and not one_party and not {pair.first, pair.second} & set(settings.approved):
-            raise UserError(
-                f"{pair.first!a} and {pair.second!a} of different parties look alike; join them with an alias, or put "
-                "one of them into approved if both are meant"
-            )
+    for pair in look_alikes(near, offers, settings.approved):
+        raise UserError(held(pair))
+    owners = {offer.party: {label_names.normalised(name) for name in offer.classes} for offer in offers}
     for lonely in without_company(owners):
         log(f"note: {lonely!a} shares no class with anyone; only label names connect it")
-    return Roster(agreed, offers)
+    return Roster(agreed, offers, how=files.wording, approved=settings.approved)
+
+
+def reopened(post: Post, stored: Stored, config: Config, settings: Settings) -> tuple[Roster, Plan]:
+    """Roster and plan of a run that goes on, once all its parties are back; its checkpoint as it is kept now."""
+    RunFolder.existing(settings.out).check_same(config)
+    files = rooms.build("datasets", "files", config.dataset.options)
+    roster = Roster.again(stored, post.gather(stored.parties), files.wording, settings.approved)
+    plan = experiment.plan(config, roster.federation)
+    if stored.old:
+        renew(settings.out, plan)
+    grow(settings.out, plan)
+    return roster, plan
+
+
+def renew(folder: Path, plan: Plan) -> None:
+    """Gives the checkpoint of a run begun when a fingerprint told of absent parties too the mark it has now."""
+    run = RunFolder(folder)
+    saved = run.newest()
+    if saved is not None and saved.fingerprint == experiment.fingerprint(plan, absent=True):
+        server = replace(plan.start(), weights=saved.weights, extra=saved.extra)
+        with run.lock():
+            run.commit(saved.round, server, ClientMemory(run.checkpoints, 1), experiment.fingerprint(plan))
 
 
 def without_company(owners: Mapping[str, set[str]]) -> list[str]:
@@ -129,23 +174,26 @@ def without_company(owners: Mapping[str, set[str]]) -> list[str]:
     ]
 
 
-def grown(folder: Path, plan: Plan, roster: Roster, joining: NewClassesError) -> tuple[Roster, Plan]:
-    """Roster and plan with the new classes, and the checkpoint with a row for each, made from its name."""
-    larger = roster.extended(joining.offer, joining.names)
-    bigger = experiment.plan(plan.config, larger.federation)
-    run = RunFolder(folder)
+def grow(folder: Path, plan: Plan) -> None:
+    """Gives the checkpoint a row for each class that the list has grown by, made from its name. The list is kept before
+    this is done, so that a run killed in between does it when it is resumed."""
+    run, start, names = RunFolder(folder), plan.start(), plan.federation.label_names
+    saved = run.newest()
+    if saved is None or all(len(saved.weights[name]) == len(names) for name in start.class_rows):
+        return
+    known = len(saved.weights[start.class_rows[0]])
+    before = experiment.plan(plan.config, replace(plan.federation, label_names=names[:known], parties=[]))
     memory = ClientMemory(run.checkpoints, 1)
-    done, server = run.load_round(plan.start(), memory, experiment.fingerprint(plan), warn=lambda message: None)
-    fresh, start = bigger.model.arrays(), bigger.start()
+    done, server = run.load_round(start, memory, experiment.fingerprint(before), warn=lambda message: None)
+    fresh = plan.model.arrays()
     weights, extra = dict(server.weights), dict(server.extra)
     for name in server.class_rows:
-        rows = fresh[name][len(weights[name]) :]
+        rows = fresh[name][known:]
         if rows.dim() > 1:  # as long as the rows have become
             rows = rows / rows.norm(dim=1, keepdim=True) * weights[name].norm(dim=1).mean()
         weights[name] = torch.cat([weights[name], rows])
     for name, value in extra.items():
         if value.shape != start.extra[name].shape:
             extra[name] = torch.cat([value, start.extra[name][len(value) :]])
-    if done:
-        run.commit(done, replace(server, weights=weights, extra=extra), memory, experiment.fingerprint(bigger))
-    return larger, bigger
+    with run.lock():
+        run.commit(done, replace(server, weights=weights, extra=extra), memory, experiment.fingerprint(plan))

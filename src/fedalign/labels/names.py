@@ -18,6 +18,8 @@ from fedalign.words import fold, stem
 
 MAX_CHARACTERS, MAX_BYTES, MAX_NAMES = 256, 1024, 10_000  # a code book's longest name here has 166
 FORBIDDEN = {"Cc", "Cf", "Co", "Cs", "Cn"}  # control, format (zero-width, bidi), private, surrogate, unassigned
+# letters and marks that are not seen at all, though they are of no forbidden kind: joiners, fillers, variants
+INVISIBLE = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]")
 SEPARATORS = re.compile(r"[\W_]+")
 CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z][a-z])")
 MARKS = re.compile(r"^(label:)?(FIX_|LOC_|OR_)?")  # of ExtraSensory's columns: cleaned, from places, either of two
@@ -34,11 +36,13 @@ SMALL_WORDS = frozenset(
 )
 NEAR = 0.8  # similarity from which a pair of names is shown to a person
 MANY = 500  # names of which every pair is compared
-# letters of other scripts that look like Latin ones
+# letters of other scripts, and rare ones of this, that look like plain Latin ones
 LOOK_ALIKES = str.maketrans(
-    "асеорхуіјѕһԁԛԝкмтвнгАВЕКМНОРСТУХІЈЅαβεικνορτυχΑΒΕΖΗΙΚΜΝΟΡΤΥΧ",
-    "aceopxyijshdqwkmtbhrABEKMHOPCTYXIJSabeikvoptuxABEZHIKMNOPTYX",
+    "асеорхуіјѕһԁԛԝкмтвнгАВЕКМНОРСТУХІЈЅαβεικνορτυχΑΒΕΖΗΙΚΜΝΟΡΤΥΧɑɡıᴀʙᴄᴅᴇꜰɢʜɪᴊᴋʟᴍɴᴏᴘʀꜱᴛᴜᴠᴡʏᴢ",
+    "aceopxyijshdqwkmtbhrABEKMHOPCTYXIJSabeikvoptuxABEZHIKMNOPTYXagiabcdefghijklmnoprstuvwyz",
 )
+ALPHABETS = {"ARMENIAN", "CHEROKEE", "COPTIC", "CYRILLIC", "GEORGIAN", "GREEK", "LISU"}  # with letters like Latin ones
+GAP = "\0"
 
 
 def allowed(name: str) -> str:
@@ -49,7 +53,7 @@ def allowed(name: str) -> str:
             f"label name {shown}... is longer than {MAX_CHARACTERS} characters; use a shorter name or a code"
         )
     for character in name:
-        if unicodedata.category(character) in FORBIDDEN:
+        if unicodedata.category(character) in FORBIDDEN or INVISIBLE.match(character):
             raise UserError(
                 f"label name {shown} holds U+{ord(character):04X}, which is not a printable character; remove it"
             )
@@ -68,6 +72,25 @@ def skeleton(name: str) -> str:
     """What the name looks like: letters of other scripts as their Latin look-alikes, accents dropped."""
     plain = unicodedata.normalize("NFKD", name.translate(LOOK_ALIKES))
     return normalised("".join(c for c in plain if not unicodedata.combining(c)).translate(LOOK_ALIKES))
+
+
+def with_gaps(look: str) -> str:
+    """What a name looks like with a gap for each letter of another alphabet among Latin ones, which nobody writes by
+    chance; empty if there is none."""
+    words = []
+    for word in look.split():
+        scripts = [unicodedata.name(letter, "").partition(" ")[0] for letter in word]
+        mixed = "LATIN" in scripts
+        words.append("".join(GAP if mixed and s in ALPHABETS else c for c, s in zip(word, scripts, strict=True)))
+    return " ".join(words) if any(GAP in word for word in words) else ""
+
+
+def fills(gaps: str, look: str) -> bool:
+    """Whether a name is another one but for its gaps, where the other has letters of its own alphabet."""
+    if GAP not in gaps or len(gaps) != len(look):
+        return False
+    pairs = zip(gaps, look, strict=True)
+    return all(a == b or (a == GAP and unicodedata.name(b, "").startswith("LATIN")) for a, b in pairs)
 
 
 def readable(name: str) -> str:
@@ -136,12 +159,13 @@ def near_pairs(names: Sequence[str]) -> list[Near]:
     only those that look alike or consist of the same words are found: comparing all spellings would take minutes."""
     keys = [normalised(name) for name in names]
     looks = [skeleton(name) for name in names]
+    gaps = [with_gaps(look) for look in looks]
     stems = [tuple(sorted(stem(word) for word in words_of(name))) for name in names]
     found = []
-    for i, j in _pairs_to_compare(looks, stems):
+    for i, j in _pairs_to_compare(looks, gaps, stems):
         if keys[i] == keys[j]:
             continue
-        if looks[i] == looks[j]:
+        if looks[i] == looks[j] or fills(gaps[i], looks[j]) or fills(gaps[j], looks[i]):
             found.append(Near(names[i], names[j], 1.0, "look alike"))
         elif stems[i] == stems[j]:
             found.append(Near(names[i], names[j], 0.95, "same words"))
@@ -154,14 +178,19 @@ def near_pairs(names: Sequence[str]) -> list[Near]:
     return sorted(found, key=lambda pair: (-pair.score, pair.first, pair.second))
 
 
-def _pairs_to_compare(looks: Sequence[str], stems: Sequence[tuple[str, ...]]) -> Iterable[tuple[int, int]]:
+def _pairs_to_compare(
+    looks: Sequence[str], gaps: Sequence[str], stems: Sequence[tuple[str, ...]]
+) -> Iterable[tuple[int, int]]:
     if len(looks) <= MANY:
         return itertools.combinations(range(len(looks)), 2)
     groups: dict[object, list[int]] = {}
     for i, (look, words) in enumerate(zip(looks, stems, strict=True)):
         groups.setdefault(look, []).append(i)
         groups.setdefault(words, []).append(i)
-    return sorted({pair for group in groups.values() for pair in itertools.combinations(group[:MANY], 2)})
+    pairs = {pair for group in groups.values() for pair in itertools.combinations(group[:MANY], 2)}
+    mixed = [i for i, text in enumerate(gaps) if text][:MANY]
+    pairs |= {(min(i, j), max(i, j)) for i in mixed for j, look in enumerate(looks) if j != i and fills(gaps[i], look)}
+    return sorted(pairs)
 
 
 def _similarity(a: str, b: str) -> float:
