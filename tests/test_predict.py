@@ -23,7 +23,11 @@ from fedalign import Model, asking, cli
 from fedalign.errors import UserError
 from fedalign.exporting import graph
 from fedalign.formats import open_table
-from fedalign.reading import read_all
+from fedalign.inputs import Features, Scaling
+from fedalign.metrics import Scores
+from fedalign.model import DualEncoder, LabelEncoder
+from fedalign.reading import Reading, read_all
+from fedalign.types import Task
 from trained_models import EXAMPLES, FOLDERS, run_of
 
 TESTS = {"clinics": "test.csv", "wearables": "test.npz", "machines": "test.csv"}
@@ -138,6 +142,62 @@ def test_evaluate_scores_as_training_did(name: str) -> None:
     code, out, _ = fedalign("evaluate", str(run), str(EXAMPLES / name / TESTS[name]))
     assert code == 0
     assert f"macro F1 {100 * scores.f1:.2f}" in out
+
+
+class Same(torch.nn.Module):
+    """A row is its own encoding."""
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return rows
+
+
+def mirror(task: Task) -> Model:
+    """A model of three classes whose logits are the row's three numbers."""
+    network = DualEncoder(Same(), LabelEncoder(torch.eye(3), bias=False, normalise=False), task)
+    return Model(network, ("a", "b", "c"), Features(scaling=Scaling.identity("xyz")))
+
+
+def asked(model: Model, file: Path, text: str, classes: tuple[str, ...] = (), **columns: Any) -> Scores:
+    file.write_text(text, encoding="utf-8")
+    return asking.evaluate(model, file, Reading(features=("x", "y", "z"), **columns), classes)
+
+
+def test_classes_that_a_file_of_several_names_never_names_do_not_count(tmp_path: Path) -> None:
+    """A site that looks for a and b says nothing of c, which the model finds in every row."""
+    text = "x,y,z,codes\n1,-1,1,a\n1,1,1,b\n-1,-1,1,none of these\n1,1,1,\n"
+    found = asked(mirror("multi"), tmp_path / "site.csv", text, labels="codes")
+    # a: right in row 2, wrongly found in row 3; b: right in row 3; the last row was not looked at
+    assert found.counts.tolist() == [[1, 1, 0, 1], [1, 0, 0, 2], [0, 0, 0, 0]]
+    assert found.f1 == pytest.approx((2 / 3 + 1) / 2)
+    said = asked(mirror("multi"), tmp_path / "site.csv", text, ("A", "c"), labels="codes")
+    assert said.counts.tolist() == [[1, 1, 0, 1], [0, 0, 0, 0], [0, 3, 0, 0]]
+
+
+def test_a_row_of_one_class_rules_out_all_others_and_a_row_of_none_those_that_are_named(tmp_path: Path) -> None:
+    text = "x,y,z,kind\n3,0,0,a\n0,0,3,a\n0,3,0,b\n3,0,0,none of these\n0,0,3,none of these\n"
+    found = asked(mirror("single"), tmp_path / "site.csv", text, label="kind")
+    # c is wrong in row 3, which is of a; in row 6 it may be right
+    assert found.counts.tolist() == [[1, 1, 1, 2], [1, 0, 0, 4], [0, 1, 0, 2]]
+    said = asked(mirror("single"), tmp_path / "site.csv", text, ("b",), label="kind")
+    assert said.counts.tolist() == [[0] * 4, [1, 0, 0, 4], [0] * 4]
+
+
+def test_a_mark_in_a_column_counts_though_no_row_is_positive(tmp_path: Path) -> None:
+    text = "x,y,z,is:a,is:b\n1,1,1,1,0\n1,-1,1,0,0\n"
+    found = asked(mirror("multi"), tmp_path / "site.csv", text, label_prefix="is:")
+    assert found.counts.tolist() == [[1, 1, 0, 0], [0, 1, 0, 1], [0, 0, 0, 0]]
+
+
+def test_evaluate_tells_which_classes_a_party_s_file_does_not_speak_of() -> None:
+    run, file = str(run_of("clinics")), str(EXAMPLES / "clinics" / "east.csv")
+    _, out, said = fedalign("evaluate", run, file)
+    assert "do not speak of bronchitis, heart attack, " in " ".join(said.split())
+    own = "asthma, diabetes,kidney failure,kidney stones"
+    code, again, quiet = fedalign("evaluate", run, file, "--classes", own)
+    assert code == 0
+    assert again == out
+    assert "note:" not in quiet
+    assert "has no class 'athma'" in refused("evaluate", run, file, "--classes", "athma")
 
 
 def test_a_name_that_a_spreadsheet_would_carry_out_is_quoted() -> None:
