@@ -18,6 +18,7 @@ from fedalign import words
 from fedalign.types import Rows, Sequences
 
 CHUNK = 30_000  # numbers scaled at once: they fit the cache, and torch starts no threads for so few
+CONSTANT = 1e-9  # a column whose deviation is so small a part of its mean is constant
 UNKNOWN = 0  # the token of every word outside the vocabulary
 
 
@@ -41,6 +42,7 @@ class Text(_Stored):
     vocabulary: tuple[str, ...] = ()  # empty: hashed
     buckets: int = 0  # number of hash values
     max_tokens: int = 1000
+    left_out: tuple[str, ...] = ()  # words that are passed over before the others are counted
 
     @property
     def shape(self) -> Shape:
@@ -51,9 +53,11 @@ class Text(_Stored):
         return {word: i for i, word in enumerate(self.vocabulary, start=UNKNOWN + 1)}
 
     def tokens(self, text: str) -> list[str]:
-        if self.preparation == "stems":
-            return words.prepared(text)[: self.max_tokens]
-        return (words.split(text) if self.preparation == "words" else text.split())[: self.max_tokens]
+        split = {"words": words.split, "stems": words.prepared, "none": str.split}[self.preparation]
+        found = split(text)
+        if self.left_out:
+            found = [word for word in found if word not in self.left_out]
+        return found[: self.max_tokens]
 
     def rows(self, texts: Iterable[str]) -> Sequences:
         return self.encode(self.tokens(text) for text in texts)
@@ -130,8 +134,7 @@ class Scaling(_Stored):
         for part in _parts(x):
             square += part.sub_(mean).nan_to_num_(nan=0.0).square_().sum(0)
         sd = (square / count.clamp(min=1)).sqrt()
-        sd[sd < 1e-12] = 1.0  # a constant column carries nothing; leave it at 0
-        return cls(columns=tuple(columns), mean=tuple(mean.tolist()), sd=tuple(sd.tolist()))
+        return cls._of(mean.numpy(), sd.numpy(), columns)
 
     @classmethod
     def from_moments(cls, parts: Sequence[Moments], columns: Sequence[str] = ()) -> Scaling:
@@ -143,8 +146,13 @@ class Scaling(_Stored):
         mean = (count * means).sum(0) / total
         # deviations from the common mean: within each party, and of the party's own mean
         sd = np.sqrt((squares + count * (means - mean) ** 2).sum(0) / total)
-        sd[sd < 1e-12] = 1.0
-        return cls(columns=tuple(columns), mean=tuple(mean.tolist()), sd=tuple(sd.tolist()))
+        return cls._of(mean, sd, columns)
+
+    @classmethod
+    def _of(cls, mean: np.ndarray, sd: np.ndarray, columns: Sequence[str]) -> Scaling:
+        # a constant column carries nothing and is left at 0; what rounding makes of it grows with its size
+        constant = sd <= CONSTANT * np.maximum(np.abs(mean), 1e-3)
+        return cls(columns=tuple(columns), mean=tuple(mean.tolist()), sd=tuple(np.where(constant, 1.0, sd).tolist()))
 
     @classmethod
     def identity(cls, columns: Sequence[str]) -> Scaling:
