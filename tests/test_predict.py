@@ -223,6 +223,23 @@ def test_memory_does_not_grow_with_the_input(tmp_path: Path) -> None:
     assert peaks[1] < 3 * peaks[0] + 2**20, peaks
 
 
+def test_padding_at_the_end_of_recordings_is_no_part_of_them_whoever_reads_them(tmp_path: Path) -> None:
+    model = Model.load(run_of("wearables"))
+    width = len(model.inputs.scaling.mean)  # type: ignore[union-attr]
+    short, long = np.random.default_rng(0).normal(size=(2, 50, width))
+    short = short[:10]
+    padded = np.stack([np.concatenate([short, np.full((40, width), np.nan)]), long])
+    expected = model.predict_proba([short, long])
+    np.savez(tmp_path / "padded.npz", motion=padded)
+    lists = [[[None if v != v else v for v in step] for step in row] for row in padded.tolist()]
+    (tmp_path / "padded.jsonl").write_text("\n".join(json.dumps({"motion": row}) for row in lists), encoding="utf-8")
+    for given in (padded, list(padded)):
+        assert np.array_equal(model.predict_proba(given), expected)
+    for name in ("padded.npz", "padded.jsonl"):
+        (answer,) = asking.answers(model, tmp_path / name, asking.reading_of(model, series="motion"), labelled=False)
+        assert np.allclose(torch.softmax(answer.logits, 1), expected, atol=1e-6)
+
+
 # --- what cannot be answered -----------------------------------------------------------------------------------------
 
 

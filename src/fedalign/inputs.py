@@ -187,8 +187,9 @@ class Series(_Stored):
     def shape(self) -> Shape:
         return Shape("series", len(self.scaling.mean))
 
-    def rows(self, recordings: Iterable[np.ndarray]) -> Sequences:
-        return Sequences.from_rows(self.scaling.apply(recording) for recording in recordings)
+    def rows(self, steps: np.ndarray, offsets: np.ndarray) -> Sequences:
+        """Recordings whose steps (n, F) follow each other, each from one offset to the next."""
+        return Sequences(self.scaling.apply(steps), torch.from_numpy(offsets))
 
 
 class Features(_Stored):

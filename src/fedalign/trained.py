@@ -23,6 +23,7 @@ from fedalign.allocation import keep_freed_memory
 from fedalign.config import Labels
 from fedalign.errors import UserError, nearest
 from fedalign.files import write_atomically
+from fedalign.formats import Ragged
 from fedalign.inputs import Features, Inputs, Text, inputs_from_json
 from fedalign.labels import vectors
 from fedalign.labels.names import allowed, normalised
@@ -122,7 +123,8 @@ class Model:
         return result
 
     def prepared(self, rows: Any) -> Rows:
-        """Raw rows as the network reads them; rows already prepared are taken as they are."""
+        """Raw rows as the network reads them; rows already prepared are taken as they are. Steps without a value at the
+        end of a recording are padding, as in files."""
         if isinstance(rows, Sequences | Tensor):
             return rows
         if isinstance(self.inputs, Text):
@@ -132,7 +134,10 @@ class Model:
         if isinstance(self.inputs, Features):
             return self.inputs.rows(_numbers(rows, len(self.inputs.scaling.mean), dims=2))
         width = len(self.inputs.scaling.mean)
-        return self.inputs.rows([_numbers(row, width, dims=2) for row in rows])
+        recordings = [_numbers(row, width, dims=2) for row in rows]
+        steps = np.concatenate([np.empty((0, width)), *recordings])
+        found = Ragged.of(steps, [len(recording) for recording in recordings]).trimmed()
+        return self.inputs.rows(found.values, found.offsets)
 
     def predict_proba(self, rows: Any) -> np.ndarray:
         """(n, C) probabilities, columns in the order of `label_names`."""
