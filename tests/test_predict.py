@@ -19,7 +19,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from fedalign import Model, asking, cli
+from fedalign import Federation, Model, asking, cli, train
 from fedalign.errors import UserError
 from fedalign.exporting import graph
 from fedalign.formats import open_table
@@ -186,6 +186,32 @@ def test_a_mark_in_a_column_counts_though_no_row_is_positive(tmp_path: Path) -> 
     text = "x,y,z,is:a,is:b\n1,1,1,1,0\n1,-1,1,0,0\n"
     found = asked(mirror("multi"), tmp_path / "site.csv", text, label_prefix="is:")
     assert found.counts.tolist() == [[1, 1, 0, 0], [0, 1, 0, 1], [0, 0, 0, 0]]
+
+
+def test_a_party_s_own_names_of_classes_are_known_after_training(tmp_path: Path) -> None:
+    """South's `walk` is the class walking: in training, and when its file is evaluated after the aliases are gone."""
+    place, out = tmp_path / "sites", tmp_path / "run"
+    place.mkdir()
+    names = {"north": ("walking", "cycling"), "south": ("walk", "sitting")}
+    for site, (one, two) in names.items():
+        lines = [f"steps and a view,1,0,{one}", f"a road and a seat,0,1,{two}"] * 10
+        (place / f"{site}.csv").write_text(f"note,is:{one},is:{two},kind\n" + "\n".join(lines), encoding="utf-8")
+    (place / "aliases.toml").write_text('walk = "walking"\n', encoding="utf-8")
+    for how in ({"label": "kind"}, {"label_prefix": "is:"}):
+        federation = Federation.from_files(place, text="note", aliases=str(place / "aliases.toml"), **how)
+        small = {"encoder.dim": 8, "encoder.heads": 2, "training.epochs": 1, "labels.source": "random"}
+        model = train(federation, rounds=1, progress=False, out=out / next(iter(how)), settings=small)
+        assert model.label_names == ("cycling", "sitting", "walking")
+    (place / "aliases.toml").unlink()
+    for run in sorted(out.iterdir()):
+        model, strange = Model.load(run), list[str]()
+        found = asking.evaluate(model, place / "south.csv", asking.reading_of(model), strange=strange.append)
+        assert found.counts[:, [0, 2]].sum(1).tolist() == [0, 10, 10]  # rows of each class
+        assert strange == []
+    text = (place / "south.csv").read_text(encoding="utf-8").replace("is:sitting", "is:rowing")
+    (tmp_path / "other.csv").write_text(text, encoding="utf-8")
+    _, _, said = fedalign("evaluate", str(out / "label_prefix"), str(tmp_path / "other.csv"))
+    assert "the model has no class rowing: label columns that do not count" in " ".join(said.split())
 
 
 def test_evaluate_tells_which_classes_a_party_s_file_does_not_speak_of() -> None:

@@ -17,6 +17,7 @@ from fedalign import agreement, metrics
 from fedalign.errors import UserError
 from fedalign.formats import open_table, printable
 from fedalign.inputs import Features, Text
+from fedalign.labels.names import normalised
 from fedalign.reading import Reading, Records, limited, read
 from fedalign.terms import Agreed
 from fedalign.trained import Model
@@ -165,25 +166,38 @@ def writer(kind: str, target: IO[str]) -> Callable[[dict[str, np.ndarray]], None
 # --- measuring -------------------------------------------------------------------------------------------------------
 
 
-def evaluate(model: Model, path: Path, reading: Reading, classes: Sequence[str] = ()) -> metrics.Scores:
+def evaluate(
+    model: Model,
+    path: Path,
+    reading: Reading,
+    classes: Sequence[str] = (),
+    strange: Callable[[str], None] = lambda name: None,
+) -> metrics.Scores:
     """Scores on a labelled file; entries that nobody looked at do not count.
 
     A cell that names classes speaks of those its party annotates, which may be fewer than the model's: without
-    `classes`, which counts these alone, they are the classes that the file names somewhere.
+    `classes`, which counts these alone, they are the classes that the file names somewhere. Classes with
+    a column of their own that the model does not have go to `strange`.
     """
     if reading.task != model.task:
         raise UserError(f"{printable(path.name)} is read as {reading.task}-label, the model is {model.task}-label")
     agreed = Agreed(task=model.task, label_names=model.label_names, inputs=model.inputs)
     shape = (len(model.label_names), 4)
     counted = [model.class_of(name) for name in classes]
+    known = {normalised(name) for name in model.label_names}
+    unknown: dict[str, None] = {}
     sure, unsure = torch.zeros(shape, dtype=torch.int64), torch.zeros(shape, dtype=torch.int64)
     for answer in answers(model, path, reading, labelled=True, skip=lambda row: None):
+        assert answer.records.labels is not None
+        unknown |= dict.fromkeys(name for name in answer.records.labels.names if normalised(name) not in known)
         records = limited(answer.records, reading, model.label_names, "of the model")
         rows = agreement.examples(records, model.label_names, agreed)
         decided = metrics.decide(answer.logits, model.task, model.thresholds)
         certain = _certain(rows, model.task, reading)
         sure += metrics.count(decided, rows.y, rows.known & certain)
         unsure += metrics.count(decided, rows.y, rows.known & ~certain)
+    for name in unknown:
+        strange(name)
     total = sure + unsure
     if counted:
         total[[c for c in range(len(total)) if c not in counted]] = 0

@@ -34,7 +34,8 @@ def command(
     model = Model.load(run)
     reading = asking.reading_of(model, text=text, series=series, label=label, labels=labels)
     counted = next(csv.reader([classes], skipinitialspace=True), [])  # a name with a comma may stand in quotes
-    scores = asking.evaluate(model, source, reading, counted)
+    strange: list[str] = []
+    scores = asking.evaluate(model, source, reading, counted, strange.append)
     table = Table(title=f"{escape(source.name)}, percent", title_justify="left")
     table.add_column("class", overflow="fold")
     for column in ("rows", "precision", "recall", "F1"):
@@ -45,6 +46,8 @@ def command(
         shares = [f"{100 * tp / (tp + other):.1f}" if tp + other else "-" for other in (fp, fn)]
         table.add_row(escape(name), str(tp + fn), *shares, "-" if f1 != f1 else f"{100 * f1:.1f}")
     output.print(table)
+    if strange:
+        note(f"the model has no class {', '.join(strange)}: label columns that do not count")
     silent = [name for name, f1 in zip(model.label_names, scores.class_f1.tolist(), strict=True) if f1 != f1]
     if silent and not counted:
         hint = "" if reading.style == "columns" else "; if people looked for them too, name all they did with --classes"
