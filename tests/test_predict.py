@@ -330,14 +330,31 @@ def test_folders_that_hold_no_model(tmp_path: Path) -> None:
     card = json.loads((part / "labels.json").read_text(encoding="utf-8"))
     (part / "labels.json").write_text(json.dumps({**card, "format": 99}), encoding="utf-8")
     assert "install the version that wrote it" in refused("predict", str(part), news)
+    length = len(card["label_names"])
+    for wrong, said in (
+        ({"inputs": {**card["inputs"], "kind": "pictures"}}, "pictures"),
+        ({"inputs": {"kind": "text", "max_tokens": "many"}}, "max_tokens"),
+        ({"encoder": 3}, "is damaged"),
+        ({"task": "ranking"}, "the task is 'ranking'"),
+        ({"thresholds": [0.5]}, f"thresholds for 1 of {length} classes"),
+        ({"thresholds": ["high"] * length}, "is damaged"),
+    ):
+        (part / "labels.json").write_text(json.dumps({**card, **wrong}), encoding="utf-8")
+        sentence = refused("predict", str(part), news)
+        assert said in sentence
+        assert "train or export the model again" in sentence
     (part / "labels.json").write_text("{", encoding="utf-8")
     assert "is damaged" in refused("predict", str(part), news)
 
 
-def test_bad_options() -> None:
+def test_bad_options(tmp_path: Path) -> None:
     news = str(EXAMPLES / "clinics" / "test.csv")
     assert "must end in .csv or .jsonl" in refused("predict", str(run_of("clinics")), news, "--out", "x.txt")
     assert "--format must be" in refused("predict", str(run_of("clinics")), "-", "--format", "xml", given="")
+    far = str(tmp_path / "far" / "x.csv")
+    assert "make its folder" in refused("predict", str(run_of("clinics")), news, "--out", far)
+    assert not (tmp_path / "far").exists()
+    assert "reads text, not series" in refused("predict", str(run_of("clinics")), news, "--series", "note")
     single = str(run_of("wearables"))
     series = str(EXAMPLES / "wearables" / "test.npz")
     assert "--threshold is for multi-label" in refused("predict", single, series, "--threshold", "0.3")
@@ -366,6 +383,15 @@ def test_an_exported_folder_predicts_alone(tmp_path: Path) -> None:
         assert f"| {name} |" in card
     assert str(EXAMPLES) not in card  # no path of the machine that trained
     assert "exists already" in refused("export", str(run), "--out", str(out))
+
+
+@pytest.mark.parametrize(("name", "text"), [("result.json", "{"), ("result.json", "[]"), ("config.toml", "a = ")])
+def test_a_damaged_run_is_not_exported(tmp_path: Path, name: str, text: str) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(run_of("machines"), run)
+    (run / name).write_text(text, encoding="utf-8")
+    assert f"{name} is damaged" in refused("export", str(run), "--out", str(tmp_path / "model"))
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
 def test_onnx_knows_the_order_of_classes() -> None:

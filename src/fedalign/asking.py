@@ -45,6 +45,9 @@ def reading_of(model: Model, **columns: Any) -> Reading:
     if isinstance(model.inputs, Features) and model.inputs.scaling.columns:
         known["features"] = model.inputs.scaling.columns  # those of training, whatever else a file holds
     kinds = [kind for kind in ("text", "features", "series") if given.get(kind)]
+    for kind in kinds:
+        if kind != model.inputs.kind:
+            raise UserError(f"the model reads {model.inputs.kind}, not {kind}; leave --{kind} out")
     if kinds:  # another column takes the place of the one in training
         known |= dict.fromkeys(("text", "features", "series"), "")
     if any(given.get(word) for word in ("label", "labels", "label_columns", "label_prefix")):
@@ -135,7 +138,13 @@ def whole_or_absent(path: Path | None, stream: IO[str]) -> Iterator[IO[str]]:
         return
     part = path.with_name(f".{path.name}.part")
     try:
-        with part.open("w", encoding="utf-8", newline="") as target:
+        target = part.open("w", encoding="utf-8", newline="")
+    except OSError as error:
+        raise UserError(
+            f"{path} cannot be written ({error.strerror or error}); make its folder, or give another --out"
+        ) from error
+    try:
+        with target:
             yield target
         part.replace(path)
     finally:

@@ -53,8 +53,10 @@ class Text(_Stored):
         return {word: i for i, word in enumerate(self.vocabulary, start=UNKNOWN + 1)}
 
     def tokens(self, text: str) -> list[str]:
-        split = {"words": words.split, "stems": words.prepared, "none": str.split}[self.preparation]
-        found = split(text)
+        if self.preparation == "stems":
+            found = words.prepared(text)
+        else:
+            found = words.split(text) if self.preparation == "words" else text.split()
         if self.left_out:
             found = [word for word in found if word not in self.left_out]
         return found[: self.max_tokens]
