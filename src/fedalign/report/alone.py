@@ -69,13 +69,11 @@ def train(plan: Plan, party: int, count: int, on_visit: Callable[[], None]) -> d
 
 
 def mark_of(plan: Plan) -> str:
-    """The same for runs whose parties would be the same by themselves, whatever joined them: rows of all parties and of
-    the test, an ordinary classifier's first weights, and the settings that decide what becomes of them."""
-    ordinary = replace(solitary(plan, 0, 1), federation=plan.federation)
-    digest = hashlib.sha256(experiment.fingerprint(ordinary).encode())
-    config = plan.config
-    settings = [config.seed, config.encoder.model_dump(mode="json"), config.training.model_dump(mode="json")]
-    digest.update(json.dumps(settings, sort_keys=True).encode())
+    """The same for runs whose parties would be the same by themselves, whatever joined them."""
+    digest = hashlib.sha256(experiment.fingerprint(solitary(plan, 0, 1)).encode())
+    for party in plan.federation.parties:
+        digest.update(party.train.y.numpy().tobytes())
+    digest.update(plan.config.training.model_dump_json().encode())
     return digest.hexdigest()
 
 
