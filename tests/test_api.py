@@ -135,6 +135,10 @@ def test_rows_in_memory_of_every_kind() -> None:
     assert series.kind == "series"
     assert series.task == "single"
     assert sum(len(party.train) for party in series.parties) <= 4
+    padded = rng.normal(size=(2, 5, 2))
+    padded[0, 3:] = np.nan
+    rows = Federation.from_arrays({"p": (padded, ["sit", "run"])}).parties[0].train.x
+    assert rows.lengths.tolist() == [3, 5]  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from fedalign.datasets import _documents, mimic3
 from fedalign.datasets.mimic3 import Mimic3, chapter, names_of
 from fedalign.datasets.ohsumed import CLASSES, Ohsumed
 from fedalign.errors import UserError
+from fedalign.inputs import inputs_from_json
 from fedalign.partition import group_classes
 from fedalign.types import Pool, Sequences
 
@@ -78,6 +79,16 @@ def test_summaries_become_the_words_that_count(folder: Path) -> None:
     assert first == [vocabulary.index(word) + 1 if word in vocabulary else 0 for word in kept]
     assert (len(pool.train), len(pool.validation or ()), len(pool.test)) == (160, 40, 40)
     assert bool(pool.test.known.all())
+
+
+def test_a_new_summary_is_read_as_those_of_training(folder: Path) -> None:
+    """Words of every summary's head are passed over before the others are counted up to the limit."""
+    pool = Mimic3(min_count=1, max_tokens=6).load(folder)
+    text = published.mimic3_rows(1, seed=0)[0][2]
+    assert mimic3.LEFT_OUT & set(text.split()[:6])
+    first = pool.train.x.take(torch.tensor([0])).values.tolist()  # type: ignore[union-attr]
+    stored = inputs_from_json(pool.inputs.model_dump_json())  # type: ignore[union-attr]
+    assert stored.rows([text]).values.tolist() == first  # type: ignore[union-attr, arg-type, list-item]
 
 
 def test_codes_are_named_by_the_first_file_that_knows_them(folder: Path) -> None:

@@ -16,6 +16,7 @@ import published
 from fedalign import config, experiment
 from fedalign.datasets import extrasensory
 from fedalign.datasets.extrasensory import ExtraSensory, pieces, read_user
+from fedalign.errors import UserError
 from fedalign.labels import graph
 from fedalign.types import Pool
 
@@ -53,6 +54,16 @@ def test_equal_neighbouring_minutes_form_a_recording(tmp_path: Path) -> None:
     assert minutes.dtype == np.float32
     assert [np.flatnonzero(row == 1).tolist() for row in state] == [[0], [1], [1], [1]]
     assert state[2, 5] == extrasensory.MISSING
+
+
+def test_one_user_in_two_places_is_refused(tmp_path: Path) -> None:
+    published.write_extrasensory(tmp_path, users=2)
+    file = published.user_file(tmp_path, 1)
+    copy = file.parent / "again" / file.name
+    copy.parent.mkdir()
+    copy.write_bytes(file.read_bytes())
+    with pytest.raises(UserError, match="are of one person; remove one of them"):
+        ExtraSensory().load(tmp_path)
 
 
 def test_long_recordings_are_cut_and_short_ones_kept() -> None:

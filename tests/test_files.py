@@ -199,6 +199,18 @@ def test_scaling_from_sums_equals_scaling_of_all_rows_together() -> None:
     assert found.sd[2] == 1.0  # a constant column
 
 
+def test_a_constant_column_is_left_at_zero_whatever_its_size() -> None:
+    """Its mean is rounded, so that the deviation from it is not quite 0, and the more so the larger it is."""
+    sizes = np.array([0.1, 12_345.6789, 1e8 + 0.1, 1e15 + 0.1])
+    parts = [np.tile(sizes, (n, 1)) for n in (1000, 377, 3)]
+    fitted = Scaling.fit(np.concatenate(parts))
+    agreed = Scaling.from_moments([Moments.of(part) for part in parts])
+    for scaling in (fitted, agreed):
+        assert scaling.sd == (1.0, 1.0, 1.0, 1.0)
+    assert Scaling.fit(np.array([[1e8], [1e8 + 4]])).sd == (2.0,)  # little beside its mean, and no rounding
+    assert Scaling.fit(np.array([[1e-9], [3e-9]])).sd == pytest.approx((1e-9,))
+
+
 def test_a_counted_vocabulary_keeps_rare_words_and_words_of_one_party_at_home(tmp_path: Path) -> None:
     a = {"note": ["flu flu smith", "flu cough"], "k": ["x", "y"]}
     path = write(tmp_path / "a.csv", a)

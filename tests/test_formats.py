@@ -7,6 +7,7 @@ import io
 import json
 import subprocess
 import sys
+import tracemalloc
 import zipfile
 from pathlib import Path
 
@@ -137,6 +138,31 @@ def test_a_long_file_is_read_in_pieces_with_true_row_numbers(tmp_path: Path, mon
         assert [n for batch in batches for n in batch.numbers("n")] == list(range(60))
         first = 2 if path.suffix == ".csv" else 1
         assert [int(n) for batch in batches for n in batch.rows] == list(range(first, 60 + first))
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl"])
+def test_long_rows_come_a_few_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str) -> None:
+    """Rows of 300 characters and 1,000 to a piece: the fourth row fills it."""
+    from fedalign.formats import table
+
+    monkeypatch.setattr(table, "BYTES", 1000)
+    rows = {"t": ['"' + "x" * 299] * 10, "n": list(range(10))}
+    batches = list(open_table(write(tmp_path / f"a.{ending}", rows)).batches(["t", "n"]))
+    assert [len(batch) for batch in batches] == [4, 4, 2]
+    assert [n for batch in batches for n in batch.numbers("n")] == list(range(10))
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl"])
+def test_columns_that_are_not_asked_for_are_not_held(tmp_path: Path, ending: str) -> None:
+    """30 MB of notes beside a number each, of which only the numbers are read."""
+    path = write(tmp_path / f"a.{ending}", {"note": ['"' + "x" * 100_000] * 300, "n": list(range(300))})
+    table = open_table(path)
+    tracemalloc.start()
+    (numbers,) = [batch.numbers("n").tolist() for batch in table.batches(["n"])]
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert numbers == list(range(300))
+    assert peak < 20_000_000
 
 
 def test_plain_blocks_and_row_by_row_agree(tmp_path: Path) -> None:

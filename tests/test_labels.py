@@ -157,6 +157,16 @@ def test_bad_vector_files_are_named(tmp_path: Path) -> None:
     np.savez(tmp_path / "objects.npz", names=np.array(["a", None], dtype=object), vectors=np.zeros((2, 2)))
     with pytest.raises(UserError, match="cannot read label vectors"):  # a pickle inside is not opened
         vectors.read_vectors(tmp_path / "objects.npz", ["a"])
+    whole = tmp_path / "whole.npz"
+    np.savez(whole, names=np.array(["a", "b", "c"]), vectors=np.array([[1.0, np.nan], [0.0, 1.0]]))
+    with pytest.raises(UserError, match=r"has 3 names and vectors of shape \(2, 2\)"):
+        vectors.read_vectors(whole, ["a", "b"])
+    (tmp_path / "cut.npz").write_bytes(whole.read_bytes()[:200])
+    with pytest.raises(UserError, match="cannot read label vectors"):
+        vectors.read_vectors(tmp_path / "cut.npz", ["a"])
+    np.savez(whole, names=np.array(["a", "b"]), vectors=np.array([[1.0, np.nan], [0.0, 1.0]]))
+    with pytest.raises(UserError, match="the vector of a holds NaN or infinity"):
+        vectors.read_vectors(whole, ["b"])
 
 
 @pytest.mark.data

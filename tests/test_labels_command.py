@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -235,6 +236,12 @@ def test_every_mistake_is_one_sentence_and_exit_code_2(place: Path, capsys: pyte
         assert "Traceback" not in said
         assert said.count("error:") == 1
         assert sorted(path.name for path in place.iterdir()) == before, arguments
+
+
+def test_vectors_of_another_program_are_shown(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.savez("v.npz", names=np.array(["sitting", "lying"]), vectors=np.array([[3.0, 4.0], [4.0, 3.0]]))
+    assert fedalign("labels", "show", "v.npz") == 0
+    assert "lying 0.96" in one_line(capsys.readouterr().out)  # (3 * 4 + 4 * 3) / 25
 
 
 def test_the_shipped_counts_are_listed_with_what_they_say_too_little_about(

@@ -19,11 +19,15 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from fedalign import Model, asking, cli
+from fedalign import Federation, Model, asking, cli, train
 from fedalign.errors import UserError
 from fedalign.exporting import graph
 from fedalign.formats import open_table
-from fedalign.reading import read_all
+from fedalign.inputs import Features, Scaling
+from fedalign.metrics import Scores
+from fedalign.model import DualEncoder, LabelEncoder
+from fedalign.reading import Reading, read_all
+from fedalign.types import Task
 from trained_models import EXAMPLES, FOLDERS, run_of
 
 TESTS = {"clinics": "test.csv", "wearables": "test.npz", "machines": "test.csv"}
@@ -140,6 +144,88 @@ def test_evaluate_scores_as_training_did(name: str) -> None:
     assert f"macro F1 {100 * scores.f1:.2f}" in out
 
 
+class Same(torch.nn.Module):
+    """A row is its own encoding."""
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return rows
+
+
+def mirror(task: Task) -> Model:
+    """A model of three classes whose logits are the row's three numbers."""
+    network = DualEncoder(Same(), LabelEncoder(torch.eye(3), bias=False, normalise=False), task)
+    return Model(network, ("a", "b", "c"), Features(scaling=Scaling.identity("xyz")))
+
+
+def asked(model: Model, file: Path, text: str, classes: tuple[str, ...] = (), **columns: Any) -> Scores:
+    file.write_text(text, encoding="utf-8")
+    return asking.evaluate(model, file, Reading(features=("x", "y", "z"), **columns), classes)
+
+
+def test_classes_that_a_file_of_several_names_never_names_do_not_count(tmp_path: Path) -> None:
+    """A site that looks for a and b says nothing of c, which the model finds in every row."""
+    text = "x,y,z,codes\n1,-1,1,a\n1,1,1,b\n-1,-1,1,none of these\n1,1,1,\n"
+    found = asked(mirror("multi"), tmp_path / "site.csv", text, labels="codes")
+    # a: right in row 2, wrongly found in row 3; b: right in row 3; the last row was not looked at
+    assert found.counts.tolist() == [[1, 1, 0, 1], [1, 0, 0, 2], [0, 0, 0, 0]]
+    assert found.f1 == pytest.approx((2 / 3 + 1) / 2)
+    said = asked(mirror("multi"), tmp_path / "site.csv", text, ("A", "c"), labels="codes")
+    assert said.counts.tolist() == [[1, 1, 0, 1], [0, 0, 0, 0], [0, 3, 0, 0]]
+
+
+def test_a_row_of_one_class_rules_out_all_others_and_a_row_of_none_those_that_are_named(tmp_path: Path) -> None:
+    text = "x,y,z,kind\n3,0,0,a\n0,0,3,a\n0,3,0,b\n3,0,0,none of these\n0,0,3,none of these\n"
+    found = asked(mirror("single"), tmp_path / "site.csv", text, label="kind")
+    # c is wrong in row 3, which is of a; in row 6 it may be right
+    assert found.counts.tolist() == [[1, 1, 1, 2], [1, 0, 0, 4], [0, 1, 0, 2]]
+    said = asked(mirror("single"), tmp_path / "site.csv", text, ("b",), label="kind")
+    assert said.counts.tolist() == [[0] * 4, [1, 0, 0, 4], [0] * 4]
+
+
+def test_a_mark_in_a_column_counts_though_no_row_is_positive(tmp_path: Path) -> None:
+    text = "x,y,z,is:a,is:b\n1,1,1,1,0\n1,-1,1,0,0\n"
+    found = asked(mirror("multi"), tmp_path / "site.csv", text, label_prefix="is:")
+    assert found.counts.tolist() == [[1, 1, 0, 0], [0, 1, 0, 1], [0, 0, 0, 0]]
+
+
+def test_a_party_s_own_names_of_classes_are_known_after_training(tmp_path: Path) -> None:
+    """South's `walk` is the class walking: in training, and when its file is evaluated after the aliases are gone."""
+    place, out = tmp_path / "sites", tmp_path / "run"
+    place.mkdir()
+    names = {"north": ("walking", "cycling"), "south": ("walk", "sitting")}
+    for site, (one, two) in names.items():
+        lines = [f"steps and a view,1,0,{one}", f"a road and a seat,0,1,{two}"] * 10
+        (place / f"{site}.csv").write_text(f"note,is:{one},is:{two},kind\n" + "\n".join(lines), encoding="utf-8")
+    (place / "aliases.toml").write_text('walk = "walking"\n', encoding="utf-8")
+    for how in ({"label": "kind"}, {"label_prefix": "is:"}):
+        federation = Federation.from_files(place, text="note", aliases=str(place / "aliases.toml"), **how)
+        small = {"encoder.dim": 8, "encoder.heads": 2, "training.epochs": 1, "labels.source": "random"}
+        model = train(federation, rounds=1, progress=False, out=out / next(iter(how)), settings=small)
+        assert model.label_names == ("cycling", "sitting", "walking")
+    (place / "aliases.toml").unlink()
+    for run in sorted(out.iterdir()):
+        model, strange = Model.load(run), list[str]()
+        found = asking.evaluate(model, place / "south.csv", asking.reading_of(model), strange=strange.append)
+        assert found.counts[:, [0, 2]].sum(1).tolist() == [0, 10, 10]  # rows of each class
+        assert strange == []
+    text = (place / "south.csv").read_text(encoding="utf-8").replace("is:sitting", "is:rowing")
+    (tmp_path / "other.csv").write_text(text, encoding="utf-8")
+    _, _, said = fedalign("evaluate", str(out / "label_prefix"), str(tmp_path / "other.csv"))
+    assert "the model has no class rowing: label columns that do not count" in " ".join(said.split())
+
+
+def test_evaluate_tells_which_classes_a_party_s_file_does_not_speak_of() -> None:
+    run, file = str(run_of("clinics")), str(EXAMPLES / "clinics" / "east.csv")
+    _, out, said = fedalign("evaluate", run, file)
+    assert "do not speak of bronchitis, heart attack, " in " ".join(said.split())
+    own = "asthma, diabetes,kidney failure,kidney stones"
+    code, again, quiet = fedalign("evaluate", run, file, "--classes", own)
+    assert code == 0
+    assert again == out
+    assert "note:" not in quiet
+    assert "has no class 'athma'" in refused("evaluate", run, file, "--classes", "athma")
+
+
 def test_a_name_that_a_spreadsheet_would_carry_out_is_quoted() -> None:
     target = io.StringIO()
     write = asking.writer("csv", target)
@@ -161,6 +247,23 @@ def test_memory_does_not_grow_with_the_input(tmp_path: Path) -> None:
         tracemalloc.stop()
         assert rows == count
     assert peaks[1] < 3 * peaks[0] + 2**20, peaks
+
+
+def test_padding_at_the_end_of_recordings_is_no_part_of_them_whoever_reads_them(tmp_path: Path) -> None:
+    model = Model.load(run_of("wearables"))
+    width = len(model.inputs.scaling.mean)  # type: ignore[union-attr]
+    short, long = np.random.default_rng(0).normal(size=(2, 50, width))
+    short = short[:10]
+    padded = np.stack([np.concatenate([short, np.full((40, width), np.nan)]), long])
+    expected = model.predict_proba([short, long])
+    np.savez(tmp_path / "padded.npz", motion=padded)
+    lists = [[[None if v != v else v for v in step] for step in row] for row in padded.tolist()]
+    (tmp_path / "padded.jsonl").write_text("\n".join(json.dumps({"motion": row}) for row in lists), encoding="utf-8")
+    for given in (padded, list(padded)):
+        assert np.array_equal(model.predict_proba(given), expected)
+    for name in ("padded.npz", "padded.jsonl"):
+        (answer,) = asking.answers(model, tmp_path / name, asking.reading_of(model, series="motion"), labelled=False)
+        assert np.allclose(torch.softmax(answer.logits, 1), expected, atol=1e-6)
 
 
 # --- what cannot be answered -----------------------------------------------------------------------------------------
@@ -227,14 +330,31 @@ def test_folders_that_hold_no_model(tmp_path: Path) -> None:
     card = json.loads((part / "labels.json").read_text(encoding="utf-8"))
     (part / "labels.json").write_text(json.dumps({**card, "format": 99}), encoding="utf-8")
     assert "install the version that wrote it" in refused("predict", str(part), news)
+    length = len(card["label_names"])
+    for wrong, said in (
+        ({"inputs": {**card["inputs"], "kind": "pictures"}}, "pictures"),
+        ({"inputs": {"kind": "text", "max_tokens": "many"}}, "max_tokens"),
+        ({"encoder": 3}, "is damaged"),
+        ({"task": "ranking"}, "the task is 'ranking'"),
+        ({"thresholds": [0.5]}, f"thresholds for 1 of {length} classes"),
+        ({"thresholds": ["high"] * length}, "is damaged"),
+    ):
+        (part / "labels.json").write_text(json.dumps({**card, **wrong}), encoding="utf-8")
+        sentence = refused("predict", str(part), news)
+        assert said in sentence
+        assert "train or export the model again" in sentence
     (part / "labels.json").write_text("{", encoding="utf-8")
     assert "is damaged" in refused("predict", str(part), news)
 
 
-def test_bad_options() -> None:
+def test_bad_options(tmp_path: Path) -> None:
     news = str(EXAMPLES / "clinics" / "test.csv")
     assert "must end in .csv or .jsonl" in refused("predict", str(run_of("clinics")), news, "--out", "x.txt")
     assert "--format must be" in refused("predict", str(run_of("clinics")), "-", "--format", "xml", given="")
+    far = str(tmp_path / "far" / "x.csv")
+    assert "make its folder" in refused("predict", str(run_of("clinics")), news, "--out", far)
+    assert not (tmp_path / "far").exists()
+    assert "reads text, not series" in refused("predict", str(run_of("clinics")), news, "--series", "note")
     single = str(run_of("wearables"))
     series = str(EXAMPLES / "wearables" / "test.npz")
     assert "--threshold is for multi-label" in refused("predict", single, series, "--threshold", "0.3")
@@ -263,6 +383,15 @@ def test_an_exported_folder_predicts_alone(tmp_path: Path) -> None:
         assert f"| {name} |" in card
     assert str(EXAMPLES) not in card  # no path of the machine that trained
     assert "exists already" in refused("export", str(run), "--out", str(out))
+
+
+@pytest.mark.parametrize(("name", "text"), [("result.json", "{"), ("result.json", "[]"), ("config.toml", "a = ")])
+def test_a_damaged_run_is_not_exported(tmp_path: Path, name: str, text: str) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(run_of("machines"), run)
+    (run / name).write_text(text, encoding="utf-8")
+    assert f"{name} is damaged" in refused("export", str(run), "--out", str(tmp_path / "model"))
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
 def test_onnx_knows_the_order_of_classes() -> None:

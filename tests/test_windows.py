@@ -128,6 +128,17 @@ def test_pamap2_is_found_where_the_archive_was_unpacked(tmp_path: Path) -> None:
         assert len(Pamap2().load(here.parent).train) == 1  # three windows: one tested on, one held aside
 
 
+def test_one_person_in_two_places_is_refused(tmp_path: Path) -> None:
+    """Else it would be two people, and windows tested on would be trained on too."""
+    published.write_pamap2(tmp_path, people=1)
+    file = published.subject_file(tmp_path, 0)
+    copy = tmp_path / "pamap2" / "again" / "Protocol" / file.name
+    copy.parent.mkdir(parents=True)
+    copy.write_bytes(file.read_bytes())
+    with pytest.raises(UserError, match="are of one person; remove one of them"):
+        Pamap2().load(tmp_path)
+
+
 def test_dsads_reads_activity_and_person_from_the_path(folder: Path) -> None:
     files = sorted((folder / "dsads" / "data").glob("a03/p2/*.txt"))
     found = dsads.read(files).arrays

@@ -236,7 +236,7 @@ def _raw(party: str, rows: Any) -> np.ndarray | Ragged:
             parts = [np.asarray(row, dtype=np.float64) for row in rows]
             if len({part.shape[1:] for part in parts}) > 1:
                 raise ValueError("recordings differ in their number of channels")
-            return Ragged.of(np.concatenate(parts), [len(part) for part in parts])
+            return Ragged.of(np.concatenate(parts), [len(part) for part in parts]).trimmed()
         table = np.asarray(rows, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise UserError(f"{party}: rows must be texts, equal lists of numbers, or recordings ({error})") from error

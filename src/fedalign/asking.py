@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -17,10 +17,11 @@ from fedalign import agreement, metrics
 from fedalign.errors import UserError
 from fedalign.formats import open_table, printable
 from fedalign.inputs import Features, Text
+from fedalign.labels.names import normalised
 from fedalign.reading import Reading, Records, limited, read
 from fedalign.terms import Agreed
 from fedalign.trained import Model
-from fedalign.types import Sequences
+from fedalign.types import Examples, Sequences, Task
 
 FORMULA = r"^[=+\-@\t\r]"  # beginnings that a spreadsheet would carry out
 
@@ -44,6 +45,9 @@ def reading_of(model: Model, **columns: Any) -> Reading:
     if isinstance(model.inputs, Features) and model.inputs.scaling.columns:
         known["features"] = model.inputs.scaling.columns  # those of training, whatever else a file holds
     kinds = [kind for kind in ("text", "features", "series") if given.get(kind)]
+    for kind in kinds:
+        if kind != model.inputs.kind:
+            raise UserError(f"the model reads {model.inputs.kind}, not {kind}; leave --{kind} out")
     if kinds:  # another column takes the place of the one in training
         known |= dict.fromkeys(("text", "features", "series"), "")
     if any(given.get(word) for word in ("label", "labels", "label_columns", "label_prefix")):
@@ -134,7 +138,13 @@ def whole_or_absent(path: Path | None, stream: IO[str]) -> Iterator[IO[str]]:
         return
     part = path.with_name(f".{path.name}.part")
     try:
-        with part.open("w", encoding="utf-8", newline="") as target:
+        target = part.open("w", encoding="utf-8", newline="")
+    except OSError as error:
+        raise UserError(
+            f"{path} cannot be written ({error.strerror or error}); make its folder, or give another --out"
+        ) from error
+    try:
+        with target:
             yield target
         part.replace(path)
     finally:
@@ -165,18 +175,52 @@ def writer(kind: str, target: IO[str]) -> Callable[[dict[str, np.ndarray]], None
 # --- measuring -------------------------------------------------------------------------------------------------------
 
 
-def evaluate(model: Model, path: Path, reading: Reading) -> metrics.Scores:
-    """Scores on a labelled file; entries that nobody looked at do not count."""
-    total = torch.zeros(len(model.label_names), 4, dtype=torch.int64)
-    agreed = Agreed(task=model.task, label_names=model.label_names, inputs=model.inputs)
-    reading = replace(reading, aliases={**dict(reading.aliases)})
+def evaluate(
+    model: Model,
+    path: Path,
+    reading: Reading,
+    classes: Sequence[str] = (),
+    strange: Callable[[str], None] = lambda name: None,
+) -> metrics.Scores:
+    """Scores on a labelled file; entries that nobody looked at do not count.
+
+    A cell that names classes speaks of those its party annotates, which may be fewer than the model's: without
+    `classes`, which counts these alone, they are the classes that the file names somewhere. Classes with
+    a column of their own that the model does not have go to `strange`.
+    """
     if reading.task != model.task:
         raise UserError(f"{printable(path.name)} is read as {reading.task}-label, the model is {model.task}-label")
+    agreed = Agreed(task=model.task, label_names=model.label_names, inputs=model.inputs)
+    shape = (len(model.label_names), 4)
+    counted = [model.class_of(name) for name in classes]
+    known = {normalised(name) for name in model.label_names}
+    unknown: dict[str, None] = {}
+    sure, unsure = torch.zeros(shape, dtype=torch.int64), torch.zeros(shape, dtype=torch.int64)
     for answer in answers(model, path, reading, labelled=True, skip=lambda row: None):
+        assert answer.records.labels is not None
+        unknown |= dict.fromkeys(name for name in answer.records.labels.names if normalised(name) not in known)
         records = limited(answer.records, reading, model.label_names, "of the model")
         rows = agreement.examples(records, model.label_names, agreed)
         decided = metrics.decide(answer.logits, model.task, model.thresholds)
-        total += metrics.count(decided, rows.y, rows.known)
+        certain = _certain(rows, model.task, reading)
+        sure += metrics.count(decided, rows.y, rows.known & certain)
+        unsure += metrics.count(decided, rows.y, rows.known & ~certain)
+    for name in unknown:
+        strange(name)
+    total = sure + unsure
+    if counted:
+        total[[c for c in range(len(total)) if c not in counted]] = 0
+    else:
+        named = total[:, [0, 2]].sum(1) > 0  # true positives and false negatives: rows that are of the class
+        total = sure + unsure * named[:, None]
     if not int(total.sum()):
-        raise UserError(f"{printable(path.name)} holds no labelled row; check which column holds the labels")
+        raise UserError(f"{printable(path.name)} holds no labelled row; check the column of labels, and --classes")
     return metrics.scores(total, model.task)
+
+
+def _certain(rows: Examples, task: Task, reading: Reading) -> Tensor:
+    """(n, 1) bool: rows whose known entries hold for every class of the model: with a mark a class, and those of a
+    class that excludes the others."""
+    if reading.style == "columns":
+        return torch.ones(len(rows), 1, dtype=torch.bool)
+    return (rows.y > 0).any(1, keepdim=True) & (task == "single")

@@ -15,7 +15,7 @@ import urllib.error
 import urllib.request
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, NoReturn
@@ -206,3 +206,12 @@ def _members(path: Path) -> Iterator[tuple[str, IO[bytes]]]:
             content = tar.extractfile(member) if member.isreg() else None
             if content is not None:
                 yield member.name, content
+
+
+def refuse_copies(files: Sequence[Path]) -> None:
+    """A file is a person: one that lies in two places would be two people, trained on and tested on alike."""
+    first: dict[str, Path] = {}
+    for path in files:
+        other = first.setdefault(path.name, path)
+        if other != path:
+            raise UserError(f"{other} and {path} are of one person; remove one of them")

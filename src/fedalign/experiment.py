@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -241,17 +241,18 @@ def label_card(prepared: Plan, thresholds: torch.Tensor | None = None) -> dict[s
         "encoder": config.encoder.model_dump(mode="json"),
         "head": {"bias": head.bias is not None, "normalise": head.normalise},
         "inputs": data.inputs.model_dump(mode="json"),
-        "reading": reading_of(config),
+        "reading": reading_of(config, data.aliases),
         "thresholds": None if thresholds is None else [round(float(t), 4) for t in thresholds],
     }
 
 
-def reading_of(config: Config) -> dict[str, Any] | None:
-    """Which columns of a file hold input and labels, for runs on files."""
+def reading_of(config: Config, aliases: Mapping[str, str]) -> dict[str, Any] | None:
+    """Which columns of a file hold input and labels, and other names of classes there, for runs on files."""
     if config.dataset.name != "files":
         return None
     options = config.dataset.options
-    return {key: options[key] for key in COLUMNS if options.get(key)}
+    found = {key: options[key] for key in COLUMNS if options.get(key)}
+    return {**found, "aliases": dict(aliases)} if aliases else found
 
 
 def fingerprint(prepared: Plan, absent: bool = False) -> str:

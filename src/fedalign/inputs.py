@@ -18,6 +18,7 @@ from fedalign import words
 from fedalign.types import Rows, Sequences
 
 CHUNK = 30_000  # numbers scaled at once: they fit the cache, and torch starts no threads for so few
+CONSTANT = 1e-9  # a column whose deviation is so small a part of its mean is constant
 UNKNOWN = 0  # the token of every word outside the vocabulary
 
 
@@ -41,6 +42,7 @@ class Text(_Stored):
     vocabulary: tuple[str, ...] = ()  # empty: hashed
     buckets: int = 0  # number of hash values
     max_tokens: int = 1000
+    left_out: tuple[str, ...] = ()  # words that are passed over before the others are counted
 
     @property
     def shape(self) -> Shape:
@@ -52,8 +54,12 @@ class Text(_Stored):
 
     def tokens(self, text: str) -> list[str]:
         if self.preparation == "stems":
-            return words.prepared(text)[: self.max_tokens]
-        return (words.split(text) if self.preparation == "words" else text.split())[: self.max_tokens]
+            found = words.prepared(text)
+        else:
+            found = words.split(text) if self.preparation == "words" else text.split()
+        if self.left_out:
+            found = [word for word in found if word not in self.left_out]
+        return found[: self.max_tokens]
 
     def rows(self, texts: Iterable[str]) -> Sequences:
         return self.encode(self.tokens(text) for text in texts)
@@ -130,8 +136,7 @@ class Scaling(_Stored):
         for part in _parts(x):
             square += part.sub_(mean).nan_to_num_(nan=0.0).square_().sum(0)
         sd = (square / count.clamp(min=1)).sqrt()
-        sd[sd < 1e-12] = 1.0  # a constant column carries nothing; leave it at 0
-        return cls(columns=tuple(columns), mean=tuple(mean.tolist()), sd=tuple(sd.tolist()))
+        return cls._of(mean.numpy(), sd.numpy(), columns)
 
     @classmethod
     def from_moments(cls, parts: Sequence[Moments], columns: Sequence[str] = ()) -> Scaling:
@@ -143,8 +148,13 @@ class Scaling(_Stored):
         mean = (count * means).sum(0) / total
         # deviations from the common mean: within each party, and of the party's own mean
         sd = np.sqrt((squares + count * (means - mean) ** 2).sum(0) / total)
-        sd[sd < 1e-12] = 1.0
-        return cls(columns=tuple(columns), mean=tuple(mean.tolist()), sd=tuple(sd.tolist()))
+        return cls._of(mean, sd, columns)
+
+    @classmethod
+    def _of(cls, mean: np.ndarray, sd: np.ndarray, columns: Sequence[str]) -> Scaling:
+        # a constant column carries nothing and is left at 0; what rounding makes of it grows with its size
+        constant = sd <= CONSTANT * np.maximum(np.abs(mean), 1e-3)
+        return cls(columns=tuple(columns), mean=tuple(mean.tolist()), sd=tuple(np.where(constant, 1.0, sd).tolist()))
 
     @classmethod
     def identity(cls, columns: Sequence[str]) -> Scaling:
@@ -179,8 +189,9 @@ class Series(_Stored):
     def shape(self) -> Shape:
         return Shape("series", len(self.scaling.mean))
 
-    def rows(self, recordings: Iterable[np.ndarray]) -> Sequences:
-        return Sequences.from_rows(self.scaling.apply(recording) for recording in recordings)
+    def rows(self, steps: np.ndarray, offsets: np.ndarray) -> Sequences:
+        """Recordings whose steps (n, F) follow each other, each from one offset to the next."""
+        return Sequences(self.scaling.apply(steps), torch.from_numpy(offsets))
 
 
 class Features(_Stored):

@@ -244,15 +244,17 @@ class _Source:
         if self.kind == "features" or self.long:
             return np.stack([batch.numbers(column) for column in self.columns], 1), tuple(self.columns)
         if self.array:
-            return self._chosen_channels(batch.recordings(self.array, reading.layout))
+            found, names = self._chosen_channels(batch.recordings(self.array, reading.layout))
+            return found.trimmed(), names
         parts = [batch.recordings(column, reading.layout) for column in self.columns]
         for part, column in zip(parts[1:], self.columns[1:], strict=True):
             for row in np.flatnonzero(part.lengths != parts[0].lengths).tolist():
                 said = f"{part.lengths[row]} steps where {self.columns[0]} has {parts[0].lengths[row]}"
                 raise UserError(str(Problem(batch.file, f"{said}; give both the same", int(batch.rows[row]), column)))
         if len(parts) == 1:
-            return parts[0], ()
-        return Ragged(np.concatenate([part.values for part in parts], 1), parts[0].offsets), tuple(self.columns)
+            return parts[0].trimmed(), ()
+        both = Ragged(np.concatenate([part.values for part in parts], 1), parts[0].offsets)
+        return both.trimmed(), tuple(self.columns)
 
     def _chosen_channels(self, found: Ragged) -> tuple[Ragged, tuple[str, ...]]:
         """The channels asked for, in that order, where the array says what its own are called."""
@@ -340,7 +342,8 @@ def _gathered(steps: Records, source: _Source, done: set[str]) -> Records:
         values = values[np.lexsort((steps.times, np.repeat(starts, np.diff(bounds))))]
     labels = None if steps.labels is None else _agreed_labels(steps, bounds)
     clients = None if steps.clients is None else steps.clients[starts]
-    return Records(steps.file, steps.numbers[starts], Ragged(values, bounds), steps.columns, labels, clients)
+    x = Ragged(values, bounds).trimmed()
+    return Records(steps.file, steps.numbers[starts], x, steps.columns, labels, clients)
 
 
 def _agreed_labels(steps: Records, bounds: np.ndarray) -> Labels:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from fedalign.allocation import keep_freed_memory
 from fedalign.config import Labels
 from fedalign.errors import UserError, nearest
 from fedalign.files import write_atomically
+from fedalign.formats import Ragged
 from fedalign.inputs import Features, Inputs, Text, inputs_from_json
 from fedalign.labels import vectors
 from fedalign.labels.names import allowed, normalised
@@ -61,19 +62,19 @@ class Model:
             raise UserError(f"{folder} holds no model.safetensors; is the run finished?") from error
         except SafetensorError as error:
             raise UserError(f"{folder / 'model.safetensors'} is not a safetensors file ({error})") from error
-        inputs = inputs_from_json(json.dumps(card["inputs"]))
-        options = dict(card["encoder"])
-        encoder = rooms.build("encoders", options.pop("name"), options).build(inputs.shape, torch.Generator())
-        names = tuple(card["label_names"])
-        head = LabelEncoder(torch.zeros(len(names), encoder.dim), **card["head"])
-        network = DualEncoder(encoder, head, card["task"])
+        try:
+            inputs, network, thresholds = _described(card)
+        except (ValueError, TypeError, KeyError) as error:
+            reason = " ".join(str(error).split())[:200]
+            raise UserError(
+                f"{folder / 'labels.json'} is damaged ({reason}); train or export the model again"
+            ) from error
         for name, value in network.named_parameters():
             if name not in arrays or arrays[name].shape != value.shape:
                 raise UserError(
                     f"{folder}: model.safetensors does not fit labels.json ({name}); they are of two models"
                 )
-        thresholds = card.get("thresholds")
-        return cls(network.load(arrays), names, inputs, None if thresholds is None else torch.tensor(thresholds), card)
+        return cls(network.load(arrays), tuple(card["label_names"]), inputs, thresholds, card)
 
     def save(self, folder: str | Path) -> Path:
         """Writes model.safetensors and labels.json."""
@@ -122,7 +123,8 @@ class Model:
         return result
 
     def prepared(self, rows: Any) -> Rows:
-        """Raw rows as the network reads them; rows already prepared are taken as they are."""
+        """Raw rows as the network reads them; rows already prepared are taken as they are. Steps without a value at the
+        end of a recording are padding, as in files."""
         if isinstance(rows, Sequences | Tensor):
             return rows
         if isinstance(self.inputs, Text):
@@ -132,7 +134,10 @@ class Model:
         if isinstance(self.inputs, Features):
             return self.inputs.rows(_numbers(rows, len(self.inputs.scaling.mean), dims=2))
         width = len(self.inputs.scaling.mean)
-        return self.inputs.rows([_numbers(row, width, dims=2) for row in rows])
+        recordings = [_numbers(row, width, dims=2) for row in rows]
+        steps = np.concatenate([np.empty((0, width)), *recordings])
+        found = Ragged.of(steps, [len(recording) for recording in recordings]).trimmed()
+        return self.inputs.rows(found.values, found.offsets)
 
     def predict_proba(self, rows: Any) -> np.ndarray:
         """(n, C) probabilities, columns in the order of `label_names`."""
@@ -226,6 +231,20 @@ def read_card(folder: Path) -> dict[str, Any]:
     if missing:
         raise UserError(f"{path} lacks {', '.join(sorted(missing))}; train or export the model again")
     return dict(card)
+
+
+def _described(card: dict[str, Any]) -> tuple[Inputs, DualEncoder, Tensor | None]:
+    """How rows are read, a network of the right shape and the thresholds, from a card that may be damaged."""
+    inputs = inputs_from_json(json.dumps(card["inputs"]))
+    options = dict(card["encoder"])
+    encoder = rooms.build("encoders", options.pop("name"), options).build(inputs.shape, torch.Generator())
+    head = LabelEncoder(torch.zeros(len(card["label_names"]), encoder.dim), **card["head"])
+    if card["task"] not in get_args(Task):
+        raise ValueError(f"the task is {card['task']!r}")
+    thresholds = None if card.get("thresholds") is None else torch.tensor(card["thresholds"], dtype=torch.float32)
+    if thresholds is not None and thresholds.shape != (len(card["label_names"]),):
+        raise ValueError(f"thresholds for {thresholds.numel()} of {len(card['label_names'])} classes")
+    return inputs, DualEncoder(encoder, head, card["task"]), thresholds
 
 
 def _numbers(rows: Any, width: int, dims: int) -> np.ndarray:

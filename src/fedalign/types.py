@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -144,6 +144,7 @@ class Federation:
     parties: Sequence[Party]
     inputs: Inputs
     test: Examples | None = None  # fully labelled rows of nobody, in simulations
+    aliases: Mapping[str, str] = field(default_factory=dict)  # another name of a class in files -> the class
 
     @property
     def classes(self) -> Tensor:

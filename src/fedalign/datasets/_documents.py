@@ -31,15 +31,21 @@ def limited(
     preparation: Literal["words", "stems", "none"],
     min_count: int,
     max_tokens: int,
+    left_out: Iterable[str] = (),
 ) -> tuple[Text, Sequences]:
     """The documents' first `max_tokens` words as token ids; words rarer than `min_count` in what is read of the
-    training documents are one unknown token."""
+    training documents are one unknown token. Words left out are not in the documents, and new texts lose them too."""
     documents = documents.truncated(max_tokens)
     counts = torch.bincount(documents.take(train).values, minlength=len(words)).tolist()
     frequent = sorted((i for i, count in enumerate(counts) if count >= min_count), key=lambda i: (-counts[i], words[i]))
     token = torch.full((len(words),), UNKNOWN, dtype=torch.int32)
     token[frequent] = torch.arange(len(frequent), dtype=torch.int32) + UNKNOWN + 1
-    text = Text(preparation=preparation, vocabulary=tuple(words[i] for i in frequent), max_tokens=max_tokens)
+    text = Text(
+        preparation=preparation,
+        vocabulary=tuple(words[i] for i in frequent),
+        max_tokens=max_tokens,
+        left_out=tuple(sorted(left_out)),
+    )
     return text, Sequences(token[documents.values], documents.offsets)
 
 

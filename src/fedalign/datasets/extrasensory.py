@@ -18,7 +18,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fedalign.cache import Prepared, prepared
-from fedalign.datafolder import About, Archive
+from fedalign.datafolder import About, Archive, refuse_copies
 from fedalign.errors import UserError
 from fedalign.inputs import Scaling, Series
 from fedalign.keys import numpy_generator
@@ -88,6 +88,7 @@ class ExtraSensory:
         files = sources(folder / "extrasensory")
         if not files:
             self.fetch(folder)
+        refuse_copies(files)
         found = prepared(folder, "extrasensory", 1, files, lambda: read(files))
         minutes, bounds, state, user = (found.arrays[name] for name in ("minutes", "bounds", "state", "user"))
         columns = found.notes["labels"]

@@ -124,9 +124,10 @@ class Files:
     def load(self, folder: Path) -> Federation:
         reading = self.reading()
         held = [self.divided(part) for part in self.read(reading)]
-        return self.assembled(
+        found = self.assembled(
             held, reading.task, lambda names: self.read_test(reading, names) if self.test_file else None
         )
+        return replace(found, aliases=reading.aliases)
 
     def assembled(
         self, held: Sequence[Divided], task: Task, everyone: Callable[[Sequence[str]], Records | None]

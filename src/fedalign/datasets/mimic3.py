@@ -110,7 +110,7 @@ class Mimic3:
                 f"no code in {here} has more than {self.min_positives} documents; lower dataset.min_positives"
             )
         rows = [(part == p).nonzero().flatten() for p in range(3)]
-        text, tokens = _documents.limited(words, tokens, rows[0], "none", self.min_count, self.max_tokens)
+        text, tokens = _documents.limited(words, tokens, rows[0], "none", self.min_count, self.max_tokens, LEFT_OUT)
         train, held, test = (_documents.examples(tokens, y[:, kept], chosen) for chosen in rows)
         sizes = tuple(len(chosen) for chosen in rows)
         return Pool(

@@ -12,7 +12,7 @@ import torch
 from pydantic import Field
 
 from fedalign.cache import Prepared, prepared
-from fedalign.datafolder import About, Archive
+from fedalign.datafolder import About, Archive, refuse_copies
 from fedalign.datasets import _windows
 from fedalign.errors import UserError
 from fedalign.matrix import contents, read_numbers
@@ -77,6 +77,7 @@ class Pamap2:
         files = sources(folder / "pamap2")
         if not files:
             self.fetch(folder)
+        refuse_copies(files)
         found = prepared(folder, "pamap2", 1, files, lambda: read(files))
         note = "" if len(files) == PEOPLE else f"{len(files)} of the {PEOPLE} people"
         names = list(ACTIVITIES.values())

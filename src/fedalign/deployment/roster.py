@@ -34,7 +34,8 @@ class Roster:
     def federation(self) -> Federation:
         """The federation as the server knows it: names and classes, and no row."""
         parties = [absent(offer, self.agreed) for offer in self.offers]
-        return Federation(self.agreed.task, self.agreed.label_names, parties, self.agreed.inputs)
+        agreed = self.agreed
+        return Federation(agreed.task, agreed.label_names, parties, agreed.inputs, aliases=agreed.aliases)
 
     def unknown(self, offer: Offer) -> list[str]:
         """The names of an offer that are not in the agreed list."""

@@ -6,6 +6,7 @@ import json
 import shutil
 import tempfile
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,7 @@ def write(model: Model, run: Path, out: Path, onnx: bool) -> float | None:
     """Fills the folder; returns how far the graph is from the model. Nothing is left when something fails."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out} exists already; give another --out")
-    config, result = {}, {}
-    if (run / "config.toml").is_file():
-        config = tomllib.loads((run / "config.toml").read_text(encoding="utf-8"))
-    if (run / "result.json").is_file():
-        result = json.loads((run / "result.json").read_text(encoding="utf-8"))
+    config, result = _parsed(run / "config.toml", tomllib.loads), _parsed(run / "result.json", json.loads)
     out.parent.mkdir(parents=True, exist_ok=True)
     part = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
     try:
@@ -46,6 +43,19 @@ def write(model: Model, run: Path, out: Path, onnx: bool) -> float | None:
     finally:
         shutil.rmtree(part, ignore_errors=True)
     return difference
+
+
+def _parsed(path: Path, parse: Callable[[str], Any]) -> dict[str, Any]:
+    """A file of the run that the card quotes; empty where there is none."""
+    if not path.is_file():
+        return {}
+    try:
+        found = parse(path.read_text(encoding="utf-8"))
+        if not isinstance(found, dict):
+            raise ValueError("not a table of names and values")
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} is damaged ({error}); train again, or move it away to export without it") from error
+    return found
 
 
 def _without_paths(config: dict[str, Any]) -> dict[str, Any]:

@@ -79,6 +79,15 @@ class Ragged:
         shift = np.repeat(self.offsets[:-1][rows] - found.offsets[:-1], lengths)
         return Ragged(self.values[shift + np.arange(len(shift))], found.offsets)
 
+    def trimmed(self) -> Ragged:
+        """The rows without steps that hold no value at their end: these are padding, wherever they come from."""
+        row = np.repeat(np.arange(len(self)), self.lengths)
+        step = np.arange(1, len(row) + 1) - self.offsets[:-1][row]
+        lengths = np.zeros(len(self), dtype=np.int64)
+        there = np.logical_not(np.isnan(self.values).all(1))
+        np.maximum.at(lengths, row[there], step[there])  # the last step with a value
+        return self if (lengths == self.lengths).all() else Ragged.of(self.values[step <= lengths[row]], lengths)
+
 
 Cells = pl.Series | list[Any] | np.ndarray | Ragged  # from CSV and Parquet, JSON lines, NPZ
 
@@ -280,11 +289,8 @@ class Batch:
         values = cells.astype(np.float64)
         values = values[:, :, None] if values.ndim == 2 else values
         values = values.transpose(0, 2, 1) if layout == "nct" and cells.ndim == 3 else values
-        # steps without any value at the end are padding
-        there = np.logical_not(np.isnan(values).all(2))  # (n, T)
-        steps = np.arange(1, values.shape[1] + 1)
-        lengths = (there * steps).max(1, initial=0)  # the last step with a value
-        return Ragged.of(values[steps <= lengths[:, None]], lengths)
+        n, steps, channels = values.shape
+        return Ragged.of(values.reshape(-1, channels), [steps] * n).trimmed()
 
     def _from_rows(self, cells: Sequence[Any], column: str, layout: Layout) -> Ragged:
         width, pieces, lengths = None, [], []

@@ -14,7 +14,7 @@ import polars as pl
 
 from fedalign.errors import UserError
 from fedalign.formats.cells import Cells, Problem, Report, quoted
-from fedalign.formats.table import MAX_LINE, ROWS, Piece, Table, binary, damage_named, decoded, line_of
+from fedalign.formats.table import MAX_LINE, ROWS, Piece, Table, binary, damage_named, decoded, grouped, line_of
 
 BLOCK = 1 << 22  # bytes given to polars at once
 
@@ -115,9 +115,11 @@ def _rows(
     csv.field_size_limit(max(csv.field_size_limit(), MAX_LINE))  # of this process; a long note is a cell too
     reader = csv.reader(decoded(lines, file, first, report), delimiter=separator, strict=True)
     records = _records(reader, file, width, separator, first, report)
-    while piece := list(itertools.islice(records, ROWS)):
+    wanted = ((row, [record[i] for i in places.values()]) for row, record in records)
+    sized = ((row, values, sum(map(len, values))) for row, values in wanted)
+    for piece in grouped(sized, ROWS):
         cells: dict[str, Cells] = {
-            name: pl.Series([record[i] for _, record in piece], dtype=pl.String) for name, i in places.items()
+            name: pl.Series([values[i] for _, values in piece], dtype=pl.String) for i, name in enumerate(places)
         }
         yield np.array([row for row, _ in piece]), cells
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,26 +10,28 @@ from typing import Any
 import numpy as np
 
 from fedalign.formats.cells import Problem, Report, quoted
-from fedalign.formats.table import ROWS, Piece, Table, binary, damage_named, decoded, line_of
+from fedalign.formats.table import ROWS, Piece, Table, binary, damage_named, decoded, grouped, line_of
 
 
 def open_table(path: Path, file: str) -> Table:
     columns: dict[str, None] = {}
-    for _, record in _records(path, file, lambda problem: None):
+    for _, record, _ in _records(path, file, lambda problem: None):
         columns.update(dict.fromkeys(record))
 
     def pieces(wanted: Sequence[str], report: Report) -> Iterator[Piece]:
         records = _records(path, file, report)
-        while piece := list(itertools.islice(records, ROWS)):
+        cells = ((row, [record.get(name) for name in wanted], size) for row, record, size in records)
+        for piece in grouped(cells, ROWS):
             yield (
                 np.array([row for row, _ in piece]),
-                {name: [record.get(name) for _, record in piece] for name in wanted},
+                {name: [values[i] for _, values in piece] for i, name in enumerate(wanted)},
             )
 
     return Table(file, tuple(columns), pieces)
 
 
-def _records(path: Path, file: str, report: Report) -> Iterator[tuple[int, dict[str, Any]]]:
+def _records(path: Path, file: str, report: Report) -> Iterator[tuple[int, dict[str, Any], int]]:
+    """Row numbers, objects and the length of their lines."""
     with damage_named(file), binary(path) as stream:
         lines = decoded(iter(lambda: line_of(stream, file), b""), file, 1, report)
         for row, line in enumerate(lines, start=1):
@@ -47,4 +48,4 @@ def _records(path: Path, file: str, report: Report) -> Iterator[tuple[int, dict[
             if not isinstance(record, dict):
                 report(Problem(file, f'{quoted(line.strip())} is no object; write {{"column": value, ...}}', row))
                 continue
-            yield row, record
+            yield row, record, len(line)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import gzip
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import IO, TypeVar
 
 import numpy as np
 
@@ -16,7 +16,9 @@ from fedalign.errors import UserError, nearest
 from fedalign.formats.cells import Batch, Cells, Problem, Report, printable, quoted, refuse
 
 ROWS = 8192  # rows of a batch
+BYTES = 1 << 25  # of a batch, about: a few long rows are as many as thousands of short ones
 MAX_LINE = 1 << 26  # bytes of one line: more is a broken file, not a row
+T = TypeVar("T")
 Piece = tuple[np.ndarray, dict[str, Cells]]  # row numbers, cells
 
 
@@ -53,6 +55,20 @@ class Table:
         for rows, cells in self.pieces(list(dict.fromkeys(theirs.values())), report):
             mine = {ours: cells[name] for ours, name in theirs.items()}
             yield Batch(self.file, rows, mine, report, frozenset(missing))
+
+
+def grouped(records: Iterable[tuple[int, T, int]], most: int) -> Iterator[list[tuple[int, T]]]:
+    """Row numbers and rows, from those with their sizes: at most so many at a time, and few where rows are long."""
+    found: list[tuple[int, T]] = []
+    held = 0
+    for row, record, size in records:
+        found.append((row, record))
+        held += size
+        if len(found) == most or held >= BYTES:
+            yield found
+            found, held = [], 0
+    if found:
+        yield found
 
 
 @contextmanager

@@ -8,6 +8,8 @@ usual falling rate, in steps small enough to be stable: the same objective witho
 from __future__ import annotations
 
 import json
+import zipfile
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 NEGATIVES = 5  # per observed pair
 EPOCHS = 5
 RATE, LAST_RATE = 0.025, 0.0001
+UNREADABLE = (OSError, EOFError, ValueError, TypeError, KeyError, IndexError, RuntimeError)
 LARGEST_STEP = 1.0  # of rate times count; four times finer steps change no cosine by more than 0.003
 
 
@@ -176,20 +179,32 @@ def read_vectors(path: Path, names: Sequence[str]) -> Tensor:
 def stored(path: Path) -> tuple[list[str], Tensor]:
     """All names and vectors of a file."""
     try:
-        if path.suffix == ".npz":
-            with np.load(path, allow_pickle=False) as arrays:
-                return list(map(str, arrays["names"])), torch.from_numpy(arrays["vectors"]).float()
-        about = facts(path)
-        arrays = load_file(path)
-        if about:
-            return about["names"], arrays["vectors"].float()
-        return list(arrays), torch.stack([vector.float() for vector in arrays.values()])
-    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        names, rows = _arrays(path)
+    except (*UNREADABLE, SafetensorError, zipfile.BadZipFile, zlib.error) as error:
         raise UserError(f"cannot read label vectors from {path}: {error}") from error
+    if rows.dim() != 2 or len(rows) != len(names):
+        raise UserError(f"{path} has {len(names)} names and vectors of shape {tuple(rows.shape)}; give a row a name")
+    broken = [name for name, fine in zip(names, rows.isfinite().all(1).tolist(), strict=True) if not fine]
+    if broken:
+        raise UserError(f"{path}: the vector of {', '.join(broken)} holds NaN or infinity; make it again")
+    return names, rows
+
+
+def _arrays(path: Path) -> tuple[list[str], Tensor]:
+    if path.suffix == ".npz":
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
+            return list(map(str, arrays["names"])), torch.from_numpy(arrays["vectors"]).float()
+    about = facts(path)
+    arrays = load_file(path)
+    if about:
+        return list(about["names"]), arrays["vectors"].float()
+    return list(arrays), torch.stack([vector.float() for vector in arrays.values()])
 
 
 def facts(path: Path) -> dict[str, Any]:
     """What `write_vectors` noted beside the vectors; empty for other files."""
+    if path.suffix == ".npz":
+        return {}
     with safe_open(path, framework="pt") as file:
         noted = file.metadata() or {}
     return json.loads(noted["fedalign"]) if "fedalign" in noted else {}
