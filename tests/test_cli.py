@@ -164,6 +164,21 @@ def test_an_unwritable_place_is_said(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "cannot write to" in capsys.readouterr().err
 
 
+def test_what_the_system_refuses_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    blocker = script(tmp_path, "file", "")
+    assert fedalign("run", "synthetic", "--out", tmp_path / "run", "--rounds", "1", *QUICK) == 0
+    capsys.readouterr()
+    assert fedalign("export", tmp_path / "run", "--out", blocker / "x") == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert said.endswith("/file: File exists; check the path, its permissions and the space on its disk")
+    assert "Traceback" not in said
+
+
+def test_help_tells_what_an_argument_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert fedalign("predict", "--help") == 0
+    assert "standard input" in " ".join(capsys.readouterr().out.replace("│", " ").split())
+
+
 def test_help_and_version_answer_without_torch() -> None:
     program = (
         "import sys; sys.argv = ['fedalign', {!r}]\n"

@@ -137,12 +137,18 @@ def test_a_change_is_the_mean_over_parties_with_an_interval_from_resampling_them
 
 
 def test_the_verdict_says_yes_no_or_cannot_tell() -> None:
-    down, up = bound.Change(-0.2, -0.3, -0.1), bound.Change(0.2, 0.1, 0.3)
+    down, up = bound.Change(-0.2, -0.3, -0.1, 4), bound.Change(0.2, 0.1, 0.3, 4)
     assert bound.verdict(down, 1.0, 0.8, 3, 4).startswith("Pseudo labels lower the distance")
     assert "In 3 of 4 parties" in bound.verdict(down, 1.0, 0.8, 3, 4)
     assert bound.verdict(up, 0.8, 1.0, 0, 4).startswith("Pseudo labels raise the distance")
-    assert "cannot be told" in bound.verdict(bound.Change(-0.1, -0.3, 0.1), 1.0, 0.9, 0, 0)
+    assert "cannot be told" in bound.verdict(bound.Change(-0.1, -0.3, 0.1, 4), 1.0, 0.9, 0, 0)
     assert bound.verdict(None, 0.7, None, 0, 0).endswith("what parties learn from is 0.70 from the mixture of all.")
+
+
+def test_of_two_parties_no_interval_is_made(rng: np.random.Generator) -> None:
+    found = bound.verdict(bound.change([1.0, 1.2], [0.1, 0.1], rng), 1.1, 0.1, 2, 2)
+    assert found.startswith("Whether pseudo labels lower the distance to the mixture of all cannot be told")
+    assert "measured in 2 of the parties, too few for an interval" in found
 
 
 def test_the_bounds_sum_is_that_of_its_terms() -> None:

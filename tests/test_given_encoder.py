@@ -13,6 +13,7 @@ import torch
 from fedalign import config, experiment, rooms
 from fedalign.errors import UserError
 from fedalign.inputs import Shape
+from fedalign.trained import Model
 from federations import play, same, script, tiny
 
 TEXT = """
@@ -134,6 +135,21 @@ def test_its_options_are_written_down_and_classes_among_its_defaults_are_not(min
 def test_a_file_may_hold_the_module(tmp_path: Path) -> None:
     path = script(tmp_path, "net.py", TEXT + "\nencoder = Bag\n")
     assert play(experiment.plan(with_encoder(str(path))))[-1].scores is not None
+
+
+def test_a_model_finds_its_module_from_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script(tmp_path, "net.py", TEXT + "\nencoder = Bag\n")
+    monkeypatch.chdir(tmp_path)
+    experiment.run(with_encoder("./net.py"), tmp_path / "run")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert Model.load(tmp_path / "run").label_names
+
+
+def test_a_module_of_no_package_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script(tmp_path, "lonely_nets.py", TEXT)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert rooms.find("encoders", "lonely_nets:Bag") is not None
 
 
 @pytest.mark.parametrize(

@@ -255,13 +255,19 @@ def test_the_shipped_counts_are_listed_with_what_they_say_too_little_about(
     assert "rope-jumping" in shown
 
 
+def children(pid: int) -> list[str]:
+    return [child for path in Path(f"/proc/{pid}/task").glob("*/children") for child in path.read_text().split()]
+
+
 def test_ctrl_c_leaves_nothing_behind(place: Path) -> None:
     with (place / "long.txt").open("w") as stream:
         for _ in range(60):
             stream.write(CORPUS * 1500)
     command = ["labels", "count", "--names", "names.txt", "--corpus", "long.txt", "--out", "c.json", "--workers", "2"]
     running = background(*command, cwd=place, start_new_session=True)
-    time.sleep(1.0)
+    deadline = time.monotonic() + 60
+    while len(children(running.pid)) < 2 and running.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.02)  # until both processes that count have begun
     running.send_signal(signal.SIGINT)
     out, err = running.communicate(timeout=60)
     if running.returncode == 0:  # a machine that counted 30 MB in a second

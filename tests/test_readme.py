@@ -40,12 +40,8 @@ def test_the_method_of_the_readme_runs(tmp_path: Path) -> None:
     from fedalign import config, experiment
 
     example = next(block for block in blocks("python") if "Halved" in block)
-    imports = (
-        "from dataclasses import dataclass\nfrom torch import Tensor\n"
-        "from fedalign.algorithm import Algorithm\nfrom fedalign.types import Examples, Visit\n"
-    )
     path = tmp_path / "halved.py"
-    path.write_text(imports + example, encoding="utf-8")
+    path.write_text(example, encoding="utf-8")
     settings = config.load("synthetic", [f"algorithm.name={path}", "dataset.rows=200", "encoder.dim=16"], rounds=1)
     assert experiment.run(settings, tmp_path / "run")["rounds"] == 1
 

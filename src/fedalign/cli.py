@@ -63,3 +63,8 @@ def main() -> None:
         sys.exit(2)
     except BrokenPipeError:
         sys.exit(141)
+    except OSError as error:  # a folder without permission, a full disk: no fault of the program
+        if error.filename is None or error.strerror is None:
+            raise
+        complain(f"{error.filename}: {error.strerror}; check the path, its permissions and the space on its disk")
+        sys.exit(2)

@@ -36,7 +36,7 @@ def find(room: str, name: str) -> Any:
         module = importlib.import_module(f"fedalign.{room}.{name}")
     elif name.endswith(".py"):
         module = _from_path(Path(name), word)
-    elif "." in name and not name.startswith("."):
+    elif ("." in name or ":" in name) and not name.startswith("."):
         target = name.replace(":", ".")
         try:
             if ":" in name:

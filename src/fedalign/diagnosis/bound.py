@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 DELTA = 0.05
+FEW = 3  # parties below which draws of them say nothing about others
 CAVEATS = (
     "the last term is vacuous (above 1) for linear rules on hundreds of dimensions; only differences mean something",
     "pseudo labels count as right; their noise rate stands beside them",
@@ -38,10 +39,11 @@ class Change:
     mean: float
     low: float
     high: float
+    parties: int  # it was measured in
 
     @property
     def clear(self) -> bool:
-        return self.high < 0 or self.low > 0
+        return self.parties >= FEW and (self.high < 0 or self.low > 0)
 
 
 def change(before: Sequence[float], after: Sequence[float], rng: np.random.Generator, draws: int = 2000) -> Change:
@@ -49,7 +51,7 @@ def change(before: Sequence[float], after: Sequence[float], rng: np.random.Gener
     steps = np.asarray(after) - np.asarray(before)
     means = steps[rng.integers(len(steps), size=(draws, len(steps)))].mean(1)
     low, high = np.percentile(means, [2.5, 97.5])
-    return Change(float(steps.mean()), float(low), float(high))
+    return Change(float(steps.mean()), float(low), float(high), len(steps))
 
 
 def verdict(step: Change | None, before: float | None, after: float | None, nearer: int, of: int) -> str:
@@ -60,9 +62,10 @@ def verdict(step: Change | None, before: float | None, after: float | None, near
             + ("" if before is None else f"; what parties learn from is {before:.2f} from the mixture of all")
             + "."
         )
-    numbers = (
-        f"from {before:.2f} to {after:.2f} (change {step.mean:+.3f}, 95 % interval {step.low:+.3f} to {step.high:+.3f})"
-    )
+    how_sure = f"95 % interval {step.low:+.3f} to {step.high:+.3f}"
+    if step.parties < FEW:
+        how_sure = f"measured in {step.parties} of the parties, too few for an interval"
+    numbers = f"from {before:.2f} to {after:.2f} (change {step.mean:+.3f}, {how_sure})"
     claim = (
         f" In {nearer} of {of} parties pseudo-labelled rows are nearer to the mixture than labelled ones." if of else ""
     )
