@@ -60,6 +60,30 @@ def test_columns_that_nobody_named_are_found() -> None:
     assert [party.name for party in two.parties] == ["press", "pump"]
 
 
+def test_the_test_file_of_a_folder_is_no_party_when_columns_are_named() -> None:
+    columns = {"text": "note", "labels": "codes"}
+    found = Federation.from_files(EXAMPLES / "clinics", **columns)
+    assert [party.name for party in found.parties] == ["east", "north", "south"]
+    assert found.test is not None
+    assert len(found.test) == len(Federation.from_files(EXAMPLES / "clinics").test)  # type: ignore[arg-type]
+
+
+def test_the_test_file_of_a_folder_is_no_party_in_a_toml_that_does_not_name_it(tmp_path: Path) -> None:
+    for name in ("one.csv", "test.csv"):
+        (tmp_path / name).write_text("note,code\n" + "a word,x\nother word,y\n" * 10)
+    (tmp_path / "own.toml").write_text(
+        'name = "own"\n[dataset]\nname = "files"\npath = "."\ntext = "note"\nlabel = "code"\n'
+    )
+    found = experiment.federation(config.load(str(tmp_path / "own.toml")))
+    assert [party.name for party in found.parties] == ["one"]
+    assert found.test is not None
+    assert len(found.test) == 20
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "one.csv").rename(tmp_path / "elsewhere" / "one.csv")
+    moved = config.load(str(tmp_path / "own.toml"), [f"dataset.path={tmp_path / 'elsewhere'}"])
+    assert len(experiment.federation(moved).test) == 4  # type: ignore[arg-type] # a fifth of the party's own
+
+
 def test_python_and_command_line_train_the_same_weights(tmp_path: Path) -> None:
     settings = config.load(str(EXAMPLES / "clinics" / "fedalign.toml"), ["engine.workers=1"], rounds=2)
     experiment.run(settings, tmp_path / "run")
