@@ -107,6 +107,13 @@ def test_they_agree_on_the_news_of_r8(real_data: Path, tmp_path: Path) -> None:
     assert np.abs(onnx_logits(model, texts) - model.logits(texts).numpy()).max() < 1e-4
 
 
+@pytest.mark.parametrize("name", FOLDERS)
+def test_rows_that_can_be_read_only_once_get_the_same_answer(name: str) -> None:
+    model, rows = Model.load(run_of(name)), list(raw_rows(name))[:20]
+    assert model.predict(iter(rows)) == model.predict(rows)
+    assert np.array_equal(model.predict_proba(row for row in rows), model.predict_proba(rows))
+
+
 def test_standard_input_and_output() -> None:
     run = str(run_of("clinics"))
     given = '{"note": "wheeze and cough", "unknown": 3}\n{"note": "dialysis"}\n'
