@@ -320,6 +320,24 @@ def test_a_failure_leaves_no_half_written_answer(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["in.csv"]
 
 
+def test_the_input_is_never_written_over(tmp_path: Path) -> None:
+    table, link = tmp_path / "in.csv", tmp_path / "link.csv"
+    table.write_text("note\ncough\n", encoding="utf-8")
+    link.symlink_to(table)
+    run = str(run_of("clinics"))
+    for out in (table, link, tmp_path / ".." / tmp_path.name / "in.csv"):
+        assert "is the input" in refused("predict", run, str(table), "--out", str(out))
+        assert "is the input" in refused("predict", run, str(out), "--out", str(table))
+    assert table.read_text(encoding="utf-8") == "note\ncough\n"
+
+
+@pytest.mark.parametrize("name", ["found", "found.csv"])
+def test_a_folder_is_not_written_over(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).mkdir()
+    news, out = str(EXAMPLES / "clinics" / "test.csv"), str(tmp_path / name)
+    assert "is a folder; name a file in it" in refused("predict", str(run_of("clinics")), news, "--out", out)
+
+
 def test_folders_that_hold_no_model(tmp_path: Path) -> None:
     news = str(EXAMPLES / "clinics" / "test.csv")
     assert "check the path" in refused("predict", str(tmp_path), news)

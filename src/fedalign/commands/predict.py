@@ -41,8 +41,8 @@ def command(
     model = Model.load(run)
     if threshold is not None and model.task == "single":
         raise UserError("--threshold is for multi-label models; this one gives each row its likeliest class")
-    if out is not None and out.suffix not in (".csv", ".jsonl"):
-        raise UserError(f"--out {out} must end in .csv or .jsonl")
+    if out is not None:
+        _check_out(out, source)
     skipped: list[int] = []
     cut: list[int] = []
     began, done = time.perf_counter(), 0
@@ -69,6 +69,15 @@ def command(
     if out is not None:
         output.print(f"{done:,} rows: {escape(str(out))}", soft_wrap=True)
         suggest(f"fedalign evaluate {run} LABELLED.csv")
+
+
+def _check_out(out: Path, source: str) -> None:
+    if out.is_dir():
+        raise UserError(f"--out {out} is a folder; name a file in it, such as {out / 'found.csv'}")
+    if out.suffix not in (".csv", ".jsonl"):
+        raise UserError(f"--out {out} must end in .csv or .jsonl")
+    if source != "-" and out.exists() and Path(source).exists() and out.samefile(source):
+        raise UserError(f"--out {out} is the input, which would be lost; give another file")
 
 
 def _spooled(stack: ExitStack, form: str) -> Path:
