@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 
@@ -165,6 +166,26 @@ def test_rows_in_memory_of_every_kind() -> None:
     assert rows.lengths.tolist() == [3, 5]  # type: ignore[union-attr]
 
 
+def test_a_data_frame_is_its_rows() -> None:
+    x, y = table([0, 1, 2, 3], 0)
+    plain = Federation.from_arrays({"one": (x, y)})
+    framed = Federation.from_arrays({"one": (pl.DataFrame(x), pl.Series(y))})
+    assert torch.equal(framed.parties[0].train.x, plain.parties[0].train.x)
+    square = pl.DataFrame({"a": [1.0, 1.0], "b": [2.0, 3.0]})
+    found = Federation.from_arrays({"one": (square, ["ant", "bee"])})
+    assert list(found.inputs.scaling.mean) == [1.0, 2.5]  # of each column
+
+
+def test_a_federation_shows_itself_in_a_few_lines() -> None:
+    assert repr(two_parties(validation=0)) == (
+        "Federation: single-label, features, 4 classes, 2 parties, 60 test rows\n"
+        "  one: 60 rows to train on, classes ant, bee, cat\n"
+        "  two: 60 rows to train on, classes bee, cat, dog"
+    )
+    many = Federation.from_arrays({f"p{i}": table([i % 4], i, rows=10) for i in range(12)}, test=table([0], 0))
+    assert repr(many).splitlines()[-1] == "  and 2 more"
+
+
 @pytest.mark.parametrize(
     ("parties", "said"),
     [
@@ -193,6 +214,8 @@ def test_bad_calls_are_one_sentence(tmp_path: Path) -> None:
         train(two_parties(), "fedalgin", progress=False)
     with pytest.raises(UserError, match="unknown key"):
         train(two_parties(), progress=False, settings={"training.epoch": 3})
+    with pytest.raises(UserError, match=r"takes a federation, not 'clinics/'; make one with Federation.from_files"):
+        train("clinics/")  # type: ignore[arg-type]
     with pytest.raises(UserError, match="needs out="):
         train(two_parties(), resume=True, progress=False)
     model = train(two_parties(), rounds=1, progress=False, settings=SMALL)
