@@ -189,6 +189,25 @@ def test_a_row_of_one_class_rules_out_all_others_and_a_row_of_none_those_that_ar
     assert said.counts.tolist() == [[0] * 4, [1, 0, 0, 4], [0] * 4]
 
 
+def test_a_party_in_a_file_of_several_says_nothing_of_the_classes_of_others(tmp_path: Path) -> None:
+    text = "x,y,z,codes,site\n1,1,1,a,one\n1,1,1,none of these,one\n1,1,1,b,two\n1,1,1,none of these,two\n"
+    found = asked(mirror("multi"), tmp_path / "all.csv", text, labels="codes", client="site")
+    # the model finds everything everywhere: a is right once and wrong once at one, b likewise at two
+    assert found.counts.tolist() == [[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 0, 0]]
+    said = asked(mirror("multi"), tmp_path / "all.csv", text, ("a",), labels="codes", client="site")
+    assert said.counts.tolist() == [[1, 3, 0, 0], [0] * 4, [0] * 4]
+    elsewhere = asked(mirror("multi"), tmp_path / "all.csv", text, labels="codes", client="hospital")
+    assert elsewhere.counts.tolist() == [[1, 3, 0, 0], [1, 3, 0, 0], [0] * 4]
+
+
+def test_the_column_of_parties_is_known_after_training(tmp_path: Path) -> None:
+    lines = [f"cough {i},{code},{site}" for i in range(10) for site, code in (("one", "a"), ("two", "b"))]
+    (tmp_path / "all.csv").write_text("\n".join(["note,code,site", *lines]), encoding="utf-8")
+    data = Federation.from_files(tmp_path / "all.csv", text="note", label="code", client="site", buckets=64)
+    model = train(data, rounds=1, progress=False, settings={"encoder.dim": 8, "engine.workers": 1})
+    assert asking.reading_of(model).client == "site"
+
+
 def test_a_mark_in_a_column_counts_though_no_row_is_positive(tmp_path: Path) -> None:
     text = "x,y,z,is:a,is:b\n1,1,1,1,0\n1,-1,1,0,0\n"
     found = asked(mirror("multi"), tmp_path / "site.csv", text, label_prefix="is:")

@@ -69,10 +69,11 @@ class Federation(types.Federation):
     ) -> Federation:
         """From rows in memory: for each party its rows and, row by row, what it knows.
 
-        Rows are texts, a table of numbers (or data frame), or recordings (arrays of steps by channels). A row's label is
-        a class name (single-label), a list of names (multi-label; the party's other classes are a no), a dict from name
-        to True or False (the others were not looked at), or None for a row nobody looked at. `test` holds fully labelled
-        rows of no party; without it each party keeps a fifth aside. Options are those of a `[dataset]` section.
+        Rows are texts, a table of numbers (or a data frame), or recordings (arrays of steps by channels). A row's label
+        is a class name (single-label), a list of names (multi-label; the party's other classes are a no), a dict from
+        name to True or False (the others were not looked at), or None for a row nobody looked at. `test` holds fully
+        labelled rows of no party; without it each party keeps a fifth aside. Options are those of a `[dataset]`
+        section.
         """
         if not parties:
             raise UserError("there is no party; give at least one")
