@@ -26,7 +26,7 @@ from fedalign.formats import open_table
 from fedalign.inputs import Features, Scaling
 from fedalign.metrics import Scores
 from fedalign.model import DualEncoder, LabelEncoder
-from fedalign.reading import Reading, read_all
+from fedalign.reading import Reading, joined, read, read_all
 from fedalign.types import Task
 from trained_models import EXAMPLES, FOLDERS, run_of
 
@@ -127,6 +127,33 @@ def test_standard_input_and_output() -> None:
     )
     assert code == 0
     assert [row["class_1"] for row in csv.DictReader(io.StringIO(tabs))] == [row["class_1"] for row in rows]
+
+
+def test_columns_of_the_input_come_along_to_join_the_answers_to_it(tmp_path: Path) -> None:
+    table = tmp_path / "in.csv"
+    table.write_text('patient,note,row\n007,"cough,\nwheezing",x\n008,,y\n=9,pain,z\n', encoding="utf-8")
+    words = ["predict", str(run_of("clinics")), str(table), "--skip-empty", "--keep", "patient", "--keep", "row"]
+    code, out, said = fedalign(*words)
+    assert code == 0, said
+    found = list(csv.DictReader(io.StringIO(out)))
+    assert [row["row"] for row in found] == ["2", "4"]  # as a spreadsheet shows them
+    assert [row["patient"] for row in found] == ["007", "'=9"]
+    assert [row["input_row"] for row in found] == ["x", "z"]
+    assert "no column 'patent'" in refused(*words[:3], "--keep", "patent").replace('"', "'")
+
+
+def test_a_recording_keeps_its_id(tmp_path: Path) -> None:
+    lines = [f"{name},{t},{t % 3}" for name in ("b7", "a2", "c1") for t in range(4)]
+    (tmp_path / "in.csv").write_text("\n".join(["window,t,x", *lines]), encoding="utf-8")
+    model = mirror("single")
+    reading = Reading(series=("x",), id="window", time="t")
+    kept = asking.kept_columns(tmp_path / "in.csv", reading, ["t", "window"])
+    assert kept == ("window", "t")
+    part = joined(list(read(open_table(tmp_path / "in.csv"), reading, labelled=False, keep=kept)))
+    found = asking.columns(model, asking.Answer(part.numbers, torch.eye(3), part), 1, None, kept)
+    assert found["row"].tolist() == [2, 6, 10]
+    assert found["window"].tolist() == ["b7", "a2", "c1"]
+    assert found["t"].tolist() == ["0", "0", "0"]
 
 
 def test_a_threshold_decides_how_many_names_a_row_gets() -> None:

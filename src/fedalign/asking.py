@@ -72,12 +72,13 @@ def answers(
     labelled: bool,
     skip: Callable[[int], None] | None = None,
     cut: Callable[[int], None] = lambda number: None,
+    keep: Sequence[str] = (),
 ) -> Iterator[Answer]:
     """The file's rows and the model's logits, some at a time. A row without input is an error, or goes to `skip`; rows
-    as long as the model reads, whose end may be missing, go to `cut`."""
+    as long as the model reads, whose end may be missing, go to `cut`. Columns to `keep` come along."""
     limit = longest(model)
     table = open_table(path)
-    for records in read(table, reading, labelled=labelled):
+    for records in read(table, reading, labelled=labelled, keep=keep):
         empty = records.empty
         if empty.any():
             for number in records.numbers[empty].tolist():
@@ -119,14 +120,26 @@ def chosen(model: Model, logits: Tensor, threshold: float | None) -> np.ndarray:
 # --- writing ---------------------------------------------------------------------------------------------------------
 
 
-def columns(model: Model, answer: Answer, top: int, threshold: float | None) -> dict[str, np.ndarray]:
-    """For each row its number, the names it gets, and the likeliest classes with their probabilities."""
+def kept_columns(path: Path, reading: Reading, keep: Sequence[str]) -> tuple[str, ...]:
+    """Columns of the input that come along: a recording's id, where the file has one, and those asked for."""
+    own = reading.id if reading.id in open_table(path).columns else ""
+    return tuple(dict.fromkeys(column for column in (own, *keep) if column))
+
+
+def columns(
+    model: Model, answer: Answer, top: int, threshold: float | None, keep: Sequence[str] = ()
+) -> dict[str, np.ndarray]:
+    """For each row its number, the names it gets, and the likeliest classes with their probabilities; then what is kept
+    of the input, under another name where its own is taken."""
     values, order = probabilities(model, answer.logits).topk(min(top, len(model.label_names)), dim=1)
     names = np.array(model.label_names, dtype=object)[order.numpy()]
     likely = values.double().numpy().round(6)
     found = {"row": np.asarray(answer.numbers), "prediction": chosen(model, answer.logits, threshold)}
     for rank in range(names.shape[1]):
         found[f"class_{rank + 1}"], found[f"probability_{rank + 1}"] = names[:, rank], likely[:, rank]
+    for place, column in enumerate(keep):
+        assert answer.records.kept is not None
+        found[f"input_{column}" if column in found else column] = answer.records.kept[:, place]
     return found
 
 

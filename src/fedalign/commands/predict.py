@@ -32,9 +32,18 @@ def command(
     text: Annotated[str, typer.Option(help="The column with the text, if it is not that of training.")] = "",
     series: Annotated[str, typer.Option(help="The column with the series, likewise.")] = "",
     form: Annotated[str, typer.Option("--format", help="Of standard input: csv, tsv or jsonl.")] = "csv",
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COLUMN", help="Write this column of the input too; may be given several times."),
+    ] = None,
     skip_empty: Annotated[bool, typer.Option("--skip-empty", help="Pass over rows without input.")] = False,
 ) -> None:
-    """Predict label names for new rows, in batches: a file of any size needs little memory."""
+    """Predict label names for new rows, in batches: a file of any size needs little memory.
+
+    The column row counts the input's rows: from 2 in CSV and TSV, below the
+    header as in a spreadsheet, from 1 in others. Of a recording with a row
+    a step it is the first step's, and the recording's id is written too.
+    """
     from fedalign import asking
     from fedalign.trained import Model
 
@@ -49,14 +58,15 @@ def command(
     with ExitStack() as stack:
         path = _spooled(stack, form) if source == "-" else Path(source)
         reading = asking.reading_of(model, text=text, series=series)
+        kept = asking.kept_columns(path, reading, keep or ())
         target = stack.enter_context(asking.whole_or_absent(out, sys.stdout))
         write = None
         skip = skipped.append if skip_empty else None
         with screen.status("predicting") as status:
-            for answer in asking.answers(model, path, reading, labelled=False, skip=skip, cut=cut.append):
+            for answer in asking.answers(model, path, reading, False, skip, cut.append, kept):
                 if write is None:
                     write = asking.writer("jsonl" if out is not None and out.suffix == ".jsonl" else "csv", target)
-                write(asking.columns(model, answer, top, threshold))
+                write(asking.columns(model, answer, top, threshold, kept))
                 done += len(answer.numbers)
                 status.update(f"{done:,} rows, {done / (time.perf_counter() - began):,.0f} a second")
         if write is None:
