@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 
@@ -58,6 +59,30 @@ def test_columns_that_nobody_named_are_found() -> None:
     by_party = {"press": EXAMPLES / "machines" / "press.csv", "pump": EXAMPLES / "machines" / "pump.csv"}
     two = Federation.from_files(by_party, features="all", label_prefix="fault:")
     assert [party.name for party in two.parties] == ["press", "pump"]
+
+
+def test_the_test_file_of_a_folder_is_no_party_when_columns_are_named() -> None:
+    columns = {"text": "note", "labels": "codes"}
+    found = Federation.from_files(EXAMPLES / "clinics", **columns)
+    assert [party.name for party in found.parties] == ["east", "north", "south"]
+    assert found.test is not None
+    assert len(found.test) == len(Federation.from_files(EXAMPLES / "clinics").test)  # type: ignore[arg-type]
+
+
+def test_the_test_file_of_a_folder_is_no_party_in_a_toml_that_does_not_name_it(tmp_path: Path) -> None:
+    for name in ("one.csv", "test.csv"):
+        (tmp_path / name).write_text("note,code\n" + "a word,x\nother word,y\n" * 10)
+    (tmp_path / "own.toml").write_text(
+        'name = "own"\n[dataset]\nname = "files"\npath = "."\ntext = "note"\nlabel = "code"\n'
+    )
+    found = experiment.federation(config.load(str(tmp_path / "own.toml")))
+    assert [party.name for party in found.parties] == ["one"]
+    assert found.test is not None
+    assert len(found.test) == 20
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "one.csv").rename(tmp_path / "elsewhere" / "one.csv")
+    moved = config.load(str(tmp_path / "own.toml"), [f"dataset.path={tmp_path / 'elsewhere'}"])
+    assert len(experiment.federation(moved).test) == 4  # type: ignore[arg-type] # a fifth of the party's own
 
 
 def test_python_and_command_line_train_the_same_weights(tmp_path: Path) -> None:
@@ -141,6 +166,26 @@ def test_rows_in_memory_of_every_kind() -> None:
     assert rows.lengths.tolist() == [3, 5]  # type: ignore[union-attr]
 
 
+def test_a_data_frame_is_its_rows() -> None:
+    x, y = table([0, 1, 2, 3], 0)
+    plain = Federation.from_arrays({"one": (x, y)})
+    framed = Federation.from_arrays({"one": (pl.DataFrame(x), pl.Series(y))})
+    assert torch.equal(framed.parties[0].train.x, plain.parties[0].train.x)
+    square = pl.DataFrame({"a": [1.0, 1.0], "b": [2.0, 3.0]})
+    found = Federation.from_arrays({"one": (square, ["ant", "bee"])})
+    assert list(found.inputs.scaling.mean) == [1.0, 2.5]  # of each column
+
+
+def test_a_federation_shows_itself_in_a_few_lines() -> None:
+    assert repr(two_parties(validation=0)) == (
+        "Federation: single-label, features, 4 classes, 2 parties, 60 test rows\n"
+        "  one: 60 rows to train on, classes ant, bee, cat\n"
+        "  two: 60 rows to train on, classes bee, cat, dog"
+    )
+    many = Federation.from_arrays({f"p{i}": table([i % 4], i, rows=10) for i in range(12)}, test=table([0], 0))
+    assert repr(many).splitlines()[-1] == "  and 2 more"
+
+
 @pytest.mark.parametrize(
     ("parties", "said"),
     [
@@ -169,6 +214,8 @@ def test_bad_calls_are_one_sentence(tmp_path: Path) -> None:
         train(two_parties(), "fedalgin", progress=False)
     with pytest.raises(UserError, match="unknown key"):
         train(two_parties(), progress=False, settings={"training.epoch": 3})
+    with pytest.raises(UserError, match=r"takes a federation, not 'clinics/'; make one with Federation.from_files"):
+        train("clinics/")  # type: ignore[arg-type]
     with pytest.raises(UserError, match="needs out="):
         train(two_parties(), resume=True, progress=False)
     model = train(two_parties(), rounds=1, progress=False, settings=SMALL)

@@ -26,7 +26,7 @@ from fedalign.formats import open_table
 from fedalign.inputs import Features, Scaling
 from fedalign.metrics import Scores
 from fedalign.model import DualEncoder, LabelEncoder
-from fedalign.reading import Reading, read_all
+from fedalign.reading import Reading, joined, read, read_all
 from fedalign.types import Task
 from trained_models import EXAMPLES, FOLDERS, run_of
 
@@ -107,6 +107,13 @@ def test_they_agree_on_the_news_of_r8(real_data: Path, tmp_path: Path) -> None:
     assert np.abs(onnx_logits(model, texts) - model.logits(texts).numpy()).max() < 1e-4
 
 
+@pytest.mark.parametrize("name", FOLDERS)
+def test_rows_that_can_be_read_only_once_get_the_same_answer(name: str) -> None:
+    model, rows = Model.load(run_of(name)), list(raw_rows(name))[:20]
+    assert model.predict(iter(rows)) == model.predict(rows)
+    assert np.array_equal(model.predict_proba(row for row in rows), model.predict_proba(rows))
+
+
 def test_standard_input_and_output() -> None:
     run = str(run_of("clinics"))
     given = '{"note": "wheeze and cough", "unknown": 3}\n{"note": "dialysis"}\n'
@@ -120,6 +127,33 @@ def test_standard_input_and_output() -> None:
     )
     assert code == 0
     assert [row["class_1"] for row in csv.DictReader(io.StringIO(tabs))] == [row["class_1"] for row in rows]
+
+
+def test_columns_of_the_input_come_along_to_join_the_answers_to_it(tmp_path: Path) -> None:
+    table = tmp_path / "in.csv"
+    table.write_text('patient,note,row\n007,"cough,\nwheezing",x\n008,,y\n=9,pain,z\n', encoding="utf-8")
+    words = ["predict", str(run_of("clinics")), str(table), "--skip-empty", "--keep", "patient", "--keep", "row"]
+    code, out, said = fedalign(*words)
+    assert code == 0, said
+    found = list(csv.DictReader(io.StringIO(out)))
+    assert [row["row"] for row in found] == ["2", "4"]  # as a spreadsheet shows them
+    assert [row["patient"] for row in found] == ["007", "'=9"]
+    assert [row["input_row"] for row in found] == ["x", "z"]
+    assert "no column 'patent'" in refused(*words[:3], "--keep", "patent").replace('"', "'")
+
+
+def test_a_recording_keeps_its_id(tmp_path: Path) -> None:
+    lines = [f"{name},{t},{t % 3}" for name in ("b7", "a2", "c1") for t in range(4)]
+    (tmp_path / "in.csv").write_text("\n".join(["window,t,x", *lines]), encoding="utf-8")
+    model = mirror("single")
+    reading = Reading(series=("x",), id="window", time="t")
+    kept = asking.kept_columns(tmp_path / "in.csv", reading, ["t", "window"])
+    assert kept == ("window", "t")
+    part = joined(list(read(open_table(tmp_path / "in.csv"), reading, labelled=False, keep=kept)))
+    found = asking.columns(model, asking.Answer(part.numbers, torch.eye(3), part), 1, None, kept)
+    assert found["row"].tolist() == [2, 6, 10]
+    assert found["window"].tolist() == ["b7", "a2", "c1"]
+    assert found["t"].tolist() == ["0", "0", "0"]
 
 
 def test_a_threshold_decides_how_many_names_a_row_gets() -> None:
@@ -180,6 +214,25 @@ def test_a_row_of_one_class_rules_out_all_others_and_a_row_of_none_those_that_ar
     assert found.counts.tolist() == [[1, 1, 1, 2], [1, 0, 0, 4], [0, 1, 0, 2]]
     said = asked(mirror("single"), tmp_path / "site.csv", text, ("b",), label="kind")
     assert said.counts.tolist() == [[0] * 4, [1, 0, 0, 4], [0] * 4]
+
+
+def test_a_party_in_a_file_of_several_says_nothing_of_the_classes_of_others(tmp_path: Path) -> None:
+    text = "x,y,z,codes,site\n1,1,1,a,one\n1,1,1,none of these,one\n1,1,1,b,two\n1,1,1,none of these,two\n"
+    found = asked(mirror("multi"), tmp_path / "all.csv", text, labels="codes", client="site")
+    # the model finds everything everywhere: a is right once and wrong once at one, b likewise at two
+    assert found.counts.tolist() == [[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 0, 0]]
+    said = asked(mirror("multi"), tmp_path / "all.csv", text, ("a",), labels="codes", client="site")
+    assert said.counts.tolist() == [[1, 3, 0, 0], [0] * 4, [0] * 4]
+    elsewhere = asked(mirror("multi"), tmp_path / "all.csv", text, labels="codes", client="hospital")
+    assert elsewhere.counts.tolist() == [[1, 3, 0, 0], [1, 3, 0, 0], [0] * 4]
+
+
+def test_the_column_of_parties_is_known_after_training(tmp_path: Path) -> None:
+    lines = [f"cough {i},{code},{site}" for i in range(10) for site, code in (("one", "a"), ("two", "b"))]
+    (tmp_path / "all.csv").write_text("\n".join(["note,code,site", *lines]), encoding="utf-8")
+    data = Federation.from_files(tmp_path / "all.csv", text="note", label="code", client="site", buckets=64)
+    model = train(data, rounds=1, progress=False, settings={"encoder.dim": 8, "engine.workers": 1})
+    assert asking.reading_of(model).client == "site"
 
 
 def test_a_mark_in_a_column_counts_though_no_row_is_positive(tmp_path: Path) -> None:
@@ -311,6 +364,24 @@ def test_a_failure_leaves_no_half_written_answer(tmp_path: Path) -> None:
     table.write_text("note\n" + "cough\n" * 5000 + '""\n', encoding="utf-8")
     refused("predict", str(run_of("clinics")), str(table), "--out", str(out))
     assert [path.name for path in tmp_path.iterdir()] == ["in.csv"]
+
+
+def test_the_input_is_never_written_over(tmp_path: Path) -> None:
+    table, link = tmp_path / "in.csv", tmp_path / "link.csv"
+    table.write_text("note\ncough\n", encoding="utf-8")
+    link.symlink_to(table)
+    run = str(run_of("clinics"))
+    for out in (table, link, tmp_path / ".." / tmp_path.name / "in.csv"):
+        assert "is the input" in refused("predict", run, str(table), "--out", str(out))
+        assert "is the input" in refused("predict", run, str(out), "--out", str(table))
+    assert table.read_text(encoding="utf-8") == "note\ncough\n"
+
+
+@pytest.mark.parametrize("name", ["found", "found.csv"])
+def test_a_folder_is_not_written_over(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).mkdir()
+    news, out = str(EXAMPLES / "clinics" / "test.csv"), str(tmp_path / name)
+    assert "is a folder; name a file in it" in refused("predict", str(run_of("clinics")), news, "--out", out)
 
 
 def test_folders_that_hold_no_model(tmp_path: Path) -> None:

@@ -26,10 +26,11 @@ from fedalign.labels.names import allowed, normalised
 from fedalign.reading import Records
 from fedalign.report.live import LivePage
 from fedalign.trained import Model
-from fedalign.types import Task
+from fedalign.types import Party, Task
 
 INPUTS = ("text", "features", "series")
 LABELS = ("label", "labels", "label_columns", "label_prefix")
+SHOWN = 10  # parties, and classes of each, that a federation lists of itself
 ARRAYS = "fedalign.datasets._arrays"
 
 Given = tuple[Any, Sequence[Any]]  # rows, and what is known of each
@@ -68,10 +69,11 @@ class Federation(types.Federation):
     ) -> Federation:
         """From rows in memory: for each party its rows and, row by row, what it knows.
 
-        Rows are texts, a table of numbers, or recordings (arrays of steps by channels). A row's label is a class name
-        (single-label), a list of names (multi-label; the party's other classes are a no), a dict from name to True or
-        False (the others were not looked at), or None for a row nobody looked at. `test` holds fully labelled rows of
-        no party; without it each party keeps a fifth aside. Options are those of a `[dataset]` section.
+        Rows are texts, a table of numbers (or a data frame), or recordings (arrays of steps by channels). A row's label
+        is a class name (single-label), a list of names (multi-label; the party's other classes are a no), a dict from
+        name to True or False (the others were not looked at), or None for a row nobody looked at. `test` holds fully
+        labelled rows of no party; without it each party keeps a fifth aside. Options are those of a `[dataset]`
+        section.
         """
         if not parties:
             raise UserError("there is no party; give at least one")
@@ -118,6 +120,21 @@ class Federation(types.Federation):
     def kind(self) -> str:
         return self.inputs.kind
 
+    def __repr__(self) -> str:
+        """What a person asks of it first; rows and words are left out."""
+        tested = "no test rows" if self.test is None else f"{len(self.test):,} test rows"
+        head = f"{self.task}-label, {self.kind}, {len(self.label_names)} classes, {len(self.parties)} parties, {tested}"
+        lines = [f"  {_line(party, self.label_names)}" for party in self.parties[:SHOWN]]
+        if len(self.parties) > SHOWN:
+            lines.append(f"  and {len(self.parties) - SHOWN} more")
+        return "\n".join([f"Federation: {head}", *lines])
+
+
+def _line(party: Party, names: Sequence[str]) -> str:
+    own = [names[c] for c in party.train.classes.nonzero().flatten().tolist()]
+    shown = ", ".join(own[:SHOWN]) + (f" and {len(own) - SHOWN} more" if len(own) > SHOWN else "")
+    return f"{party.name}: {len(party.train):,} rows to train on, classes {shown}"
+
 
 @dataclass(frozen=True)
 class Progress:
@@ -155,6 +172,8 @@ def train(
     it nothing is left on disk. callback hears of each round; when it returns False, or at Ctrl-C, training ends and the
     model so far is returned. `model.result` holds the scores.
     """
+    if not isinstance(federation, Federation):
+        raise UserError(f"train takes a federation, not {federation!r:.60}; make one with Federation.from_files(...)")
     config = federation.config(algorithm, rounds, seed, settings or {})
     if resume and out is None:
         raise UserError("resume=True needs out=, the folder of the run to go on with")
@@ -226,7 +245,9 @@ def _records(party: str, rows: Any, labels: Sequence[Any], other: str) -> tuple[
 
 
 def _raw(party: str, rows: Any) -> np.ndarray | Ragged:
-    rows = rows if isinstance(rows, np.ndarray) else list(rows)
+    if hasattr(rows, "to_numpy"):  # a data frame, which as a list would be its columns
+        rows = rows.to_numpy()
+    rows = rows if isinstance(rows, np.ndarray) and rows.ndim > 1 else list(rows)
     if not len(rows):
         raise UserError(f"{party} has no row; leave it out")
     if all(isinstance(row, str) for row in rows):

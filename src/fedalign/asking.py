@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -52,7 +52,7 @@ def reading_of(model: Model, **columns: Any) -> Reading:
         known |= dict.fromkeys(("text", "features", "series"), "")
     if any(given.get(word) for word in ("label", "labels", "label_columns", "label_prefix")):
         known |= {"label": "", "labels": "", "label_columns": (), "label_prefix": ""}
-    return Reading(**{**known, **given, "client": ""})
+    return Reading(**{**known, **given})
 
 
 def _by_inputs(model: Model) -> dict[str, Any]:
@@ -72,12 +72,13 @@ def answers(
     labelled: bool,
     skip: Callable[[int], None] | None = None,
     cut: Callable[[int], None] = lambda number: None,
+    keep: Sequence[str] = (),
 ) -> Iterator[Answer]:
     """The file's rows and the model's logits, some at a time. A row without input is an error, or goes to `skip`; rows
-    as long as the model reads, whose end may be missing, go to `cut`."""
+    as long as the model reads, whose end may be missing, go to `cut`. Columns to `keep` come along."""
     limit = longest(model)
     table = open_table(path)
-    for records in read(table, reading, labelled=labelled):
+    for records in read(table, reading, labelled=labelled, keep=keep):
         empty = records.empty
         if empty.any():
             for number in records.numbers[empty].tolist():
@@ -119,14 +120,26 @@ def chosen(model: Model, logits: Tensor, threshold: float | None) -> np.ndarray:
 # --- writing ---------------------------------------------------------------------------------------------------------
 
 
-def columns(model: Model, answer: Answer, top: int, threshold: float | None) -> dict[str, np.ndarray]:
-    """For each row its number, the names it gets, and the likeliest classes with their probabilities."""
+def kept_columns(path: Path, reading: Reading, keep: Sequence[str]) -> tuple[str, ...]:
+    """Columns of the input that come along: a recording's id, where the file has one, and those asked for."""
+    own = reading.id if reading.id in open_table(path).columns else ""
+    return tuple(dict.fromkeys(column for column in (own, *keep) if column))
+
+
+def columns(
+    model: Model, answer: Answer, top: int, threshold: float | None, keep: Sequence[str] = ()
+) -> dict[str, np.ndarray]:
+    """For each row its number, the names it gets, and the likeliest classes with their probabilities; then what is kept
+    of the input, under another name where its own is taken."""
     values, order = probabilities(model, answer.logits).topk(min(top, len(model.label_names)), dim=1)
     names = np.array(model.label_names, dtype=object)[order.numpy()]
     likely = values.double().numpy().round(6)
     found = {"row": np.asarray(answer.numbers), "prediction": chosen(model, answer.logits, threshold)}
     for rank in range(names.shape[1]):
         found[f"class_{rank + 1}"], found[f"probability_{rank + 1}"] = names[:, rank], likely[:, rank]
+    for place, column in enumerate(keep):
+        assert answer.records.kept is not None
+        found[f"input_{column}" if column in found else column] = answer.records.kept[:, place]
     return found
 
 
@@ -185,17 +198,19 @@ def evaluate(
     """Scores on a labelled file; entries that nobody looked at do not count.
 
     A cell that names classes speaks of those its party annotates, which may be fewer than the model's: without
-    `classes`, which counts these alone, they are the classes that the file names somewhere. Classes with
-    a column of their own that the model does not have go to `strange`.
+    `classes`, which counts these alone, they are the classes that the file names somewhere, or each party's rows, where
+    it has the column of parties of training. Classes with a column of their own that the model does not have go to
+    `strange`.
     """
     if reading.task != model.task:
         raise UserError(f"{printable(path.name)} is read as {reading.task}-label, the model is {model.task}-label")
+    if reading.client not in open_table(path).columns:
+        reading = replace(reading, client="")
     agreed = Agreed(task=model.task, label_names=model.label_names, inputs=model.inputs)
-    shape = (len(model.label_names), 4)
     counted = [model.class_of(name) for name in classes]
     known = {normalised(name) for name in model.label_names}
     unknown: dict[str, None] = {}
-    sure, unsure = torch.zeros(shape, dtype=torch.int64), torch.zeros(shape, dtype=torch.int64)
+    found: dict[str, Tensor] = {}  # party -> (2, C, 4) what holds for every class, and what for those it annotates
     for answer in answers(model, path, reading, labelled=True, skip=lambda row: None):
         assert answer.records.labels is not None
         unknown |= dict.fromkeys(name for name in answer.records.labels.names if normalised(name) not in known)
@@ -203,19 +218,27 @@ def evaluate(
         rows = agreement.examples(records, model.label_names, agreed)
         decided = metrics.decide(answer.logits, model.task, model.thresholds)
         certain = _certain(rows, model.task, reading)
-        sure += metrics.count(decided, rows.y, rows.known & certain)
-        unsure += metrics.count(decided, rows.y, rows.known & ~certain)
+        for party, mine in _by_party(records):
+            parts = [metrics.count(decided, rows.y, rows.known & mine & sure) for sure in (certain, ~certain)]
+            found[party] = found.get(party, 0) + torch.stack(parts)
     for name in unknown:
         strange(name)
-    total = sure + unsure
+    total = torch.zeros(len(model.label_names), 4, dtype=torch.int64)
+    for sure, unsure in found.values():
+        named = (sure + unsure)[:, [0, 2]].sum(1) > 0  # true positives and false negatives: rows that are of the class
+        total += sure + unsure * (named[:, None] | bool(counted))
     if counted:
         total[[c for c in range(len(total)) if c not in counted]] = 0
-    else:
-        named = total[:, [0, 2]].sum(1) > 0  # true positives and false negatives: rows that are of the class
-        total = sure + unsure * named[:, None]
     if not int(total.sum()):
         raise UserError(f"{printable(path.name)} holds no labelled row; check the column of labels, and --classes")
     return metrics.scores(total, model.task)
+
+
+def _by_party(records: Records) -> Iterator[tuple[str, Tensor]]:
+    """The parties of the rows, and (n, 1) bool: which rows are whose."""
+    whose = np.full(len(records), "", dtype=object) if records.clients is None else records.clients
+    for party in dict.fromkeys(whose.tolist()):
+        yield party, torch.from_numpy(np.asarray(whose == party, dtype=bool))[:, None]
 
 
 def _certain(rows: Examples, task: Task, reading: Reading) -> Tensor:

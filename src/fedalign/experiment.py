@@ -28,7 +28,7 @@ from fedalign.runfolder import RunFolder
 from fedalign.types import Arrays, Examples, Federation, Pool, Sequences
 
 COLUMNS = ("text", "features", "series", "id", "time", "layout", "label", "labels", "separator", "label_columns",
-           "label_prefix", "other", "missing")  # fmt: skip
+           "label_prefix", "other", "client", "missing")  # fmt: skip
 LAST = 10  # rounds averaged in a result, because single rounds swing
 
 
@@ -253,7 +253,7 @@ def _found_again(encoder: Choice) -> dict[str, Any]:
 
 
 def reading_of(config: Config, aliases: Mapping[str, str]) -> dict[str, Any] | None:
-    """Which columns of a file hold input and labels, and other names of classes there, for runs on files."""
+    """Which columns of a file hold input, labels and party, and other names of classes there, for runs on files."""
     if config.dataset.name != "files":
         return None
     options = config.dataset.options

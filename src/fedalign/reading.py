@@ -88,6 +88,7 @@ class Records:
     clients: np.ndarray | None = None  # (n,) whose row it is
     ids: np.ndarray | None = None  # (n,) of a step: the recording it belongs to
     times: np.ndarray | None = None  # (n,) of a step
+    kept: np.ndarray | None = None  # (n, k) texts of columns that are carried along
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -95,8 +96,8 @@ class Records:
     def take(self, rows: np.ndarray) -> Records:
         x = self.x.take(rows) if isinstance(self.x, Ragged) else self.x[rows]
         labels = None if self.labels is None else self.labels.take(rows)
-        clients, ids, times = (None if v is None else v[rows] for v in (self.clients, self.ids, self.times))
-        return Records(self.file, self.numbers[rows], x, self.columns, labels, clients, ids, times)
+        others = [None if v is None else v[rows] for v in (self.clients, self.ids, self.times, self.kept)]
+        return Records(self.file, self.numbers[rows], x, self.columns, labels, *others)
 
     @property
     def empty(self) -> np.ndarray:
@@ -108,9 +109,11 @@ class Records:
         return np.asarray(self.x == "" if self.x.ndim == 1 else np.isnan(self.x).all(1), dtype=bool)
 
 
-def read(table: Table, reading: Reading, report: Report = refuse, labelled: bool = True) -> Iterator[Records]:
-    """The rows of a file, some at a time."""
-    source = _Source(table, reading, report, labelled)
+def read(
+    table: Table, reading: Reading, report: Report = refuse, labelled: bool = True, keep: Sequence[str] = ()
+) -> Iterator[Records]:
+    """The rows of a file, some at a time, with the texts of the columns to `keep`: of a recording, its first row's."""
+    source = _Source(table, reading, report, labelled, keep)
     yield from _recordings(source) if source.long else source.records()
 
 
@@ -135,7 +138,8 @@ def joined(parts: Sequence[Records]) -> Records:
     labels = [part.labels for part in parts if part.labels is not None]
     x = _joined_input([part.x for part in parts], first.file)
     both = annotation.joined(labels) if labels else None
-    return Records(first.file, numbers, x, first.columns, both, column("clients"), column("ids"), column("times"))
+    others = [column(name) for name in ("clients", "ids", "times", "kept")]
+    return Records(first.file, numbers, x, first.columns, both, *others)
 
 
 def _joined_input(parts: Sequence[Raw], file: str) -> Raw:
@@ -173,8 +177,8 @@ def limited(records: Records, reading: Reading, classes: Sequence[str], whose: s
 class _Source:
     """One file being read: the columns it has for a reading, and the names met so far."""
 
-    def __init__(self, table: Table, reading: Reading, report: Report, labelled: bool) -> None:
-        self.table, self.reading, self.report, self.labelled = table, reading, report, labelled
+    def __init__(self, table: Table, reading: Reading, report: Report, labelled: bool, keep: Sequence[str]) -> None:
+        self.table, self.reading, self.report, self.labelled, self.keep = table, reading, report, labelled, keep
         self.kind = reading.kind
         self.spelling = Spelling(table.file, reading.aliases, reading.other, report)
         self.array = self._array()
@@ -215,7 +219,7 @@ class _Source:
         """Rows as the file has them: in the long format these are steps."""
         reading = self.reading
         client = reading.client if self.labelled else ""
-        wanted = [*self.columns, *self.class_columns, client]
+        wanted = [*self.columns, *self.class_columns, client, *self.keep]
         if self.labelled:
             wanted += [reading.label, reading.labels]
         if self.long:
@@ -227,7 +231,8 @@ class _Source:
             clients = self._filled_in(batch, client, "client") if client else None
             ids = self._filled_in(batch, reading.id, "recording") if self.long else None
             times = batch.numbers(reading.time) if self.long and reading.time else None
-            yield Records(batch.file, batch.rows, x, columns, labels, clients, ids, times)
+            kept = np.array([batch.text(column) for column in self.keep], dtype=object).T if self.keep else None
+            yield Records(batch.file, batch.rows, x, columns, labels, clients, ids, times, kept)
 
     @staticmethod
     def _filled_in(batch: Batch, column: str, what: str) -> np.ndarray:
@@ -343,7 +348,8 @@ def _gathered(steps: Records, source: _Source, done: set[str]) -> Records:
     labels = None if steps.labels is None else _agreed_labels(steps, bounds)
     clients = None if steps.clients is None else steps.clients[starts]
     x = Ragged(values, bounds).trimmed()
-    return Records(steps.file, steps.numbers[starts], x, steps.columns, labels, clients)
+    kept = None if steps.kept is None else steps.kept[starts]
+    return Records(steps.file, steps.numbers[starts], x, steps.columns, labels, clients, kept=kept)
 
 
 def _agreed_labels(steps: Records, bounds: np.ndarray) -> Labels:

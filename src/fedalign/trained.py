@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -127,6 +127,8 @@ class Model:
         end of a recording are padding, as in files."""
         if isinstance(rows, Sequences | Tensor):
             return rows
+        if isinstance(rows, Iterator):  # can be read once only
+            rows = list(rows)
         if isinstance(self.inputs, Text):
             if isinstance(rows, str) or not all(isinstance(row, str) for row in rows):
                 raise UserError("this model reads texts: give a list of strings")

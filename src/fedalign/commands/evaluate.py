@@ -22,7 +22,7 @@ def command(
     label: Annotated[str, typer.Option(help="The column with the class name, likewise.")] = "",
     labels: Annotated[str, typer.Option(help="The column with several names, likewise.")] = "",
     classes: Annotated[
-        str, typer.Option(metavar="A,B", help="Count these only: what the file's people looked for.")
+        str, typer.Option(metavar="A,B", help="Count these only: what people looked for, else what each party names.")
     ] = "",
 ) -> None:
     """Print precision, recall and F1 of each class on labelled rows."""

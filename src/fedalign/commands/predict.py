@@ -32,31 +32,41 @@ def command(
     text: Annotated[str, typer.Option(help="The column with the text, if it is not that of training.")] = "",
     series: Annotated[str, typer.Option(help="The column with the series, likewise.")] = "",
     form: Annotated[str, typer.Option("--format", help="Of standard input: csv, tsv or jsonl.")] = "csv",
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COLUMN", help="Write this column of the input too; may be given several times."),
+    ] = None,
     skip_empty: Annotated[bool, typer.Option("--skip-empty", help="Pass over rows without input.")] = False,
 ) -> None:
-    """Predict label names for new rows, in batches: a file of any size needs little memory."""
+    """Predict label names for new rows, in batches: a file of any size needs little memory.
+
+    The column row counts the input's rows: from 2 in CSV and TSV, below the
+    header as in a spreadsheet, from 1 in others. Of a recording with a row
+    a step it is the first step's, and the recording's id is written too.
+    """
     from fedalign import asking
     from fedalign.trained import Model
 
     model = Model.load(run)
     if threshold is not None and model.task == "single":
         raise UserError("--threshold is for multi-label models; this one gives each row its likeliest class")
-    if out is not None and out.suffix not in (".csv", ".jsonl"):
-        raise UserError(f"--out {out} must end in .csv or .jsonl")
+    if out is not None:
+        _check_out(out, source)
     skipped: list[int] = []
     cut: list[int] = []
     began, done = time.perf_counter(), 0
     with ExitStack() as stack:
         path = _spooled(stack, form) if source == "-" else Path(source)
         reading = asking.reading_of(model, text=text, series=series)
+        kept = asking.kept_columns(path, reading, keep or ())
         target = stack.enter_context(asking.whole_or_absent(out, sys.stdout))
         write = None
         skip = skipped.append if skip_empty else None
         with screen.status("predicting") as status:
-            for answer in asking.answers(model, path, reading, labelled=False, skip=skip, cut=cut.append):
+            for answer in asking.answers(model, path, reading, False, skip, cut.append, kept):
                 if write is None:
                     write = asking.writer("jsonl" if out is not None and out.suffix == ".jsonl" else "csv", target)
-                write(asking.columns(model, answer, top, threshold))
+                write(asking.columns(model, answer, top, threshold, kept))
                 done += len(answer.numbers)
                 status.update(f"{done:,} rows, {done / (time.perf_counter() - began):,.0f} a second")
         if write is None:
@@ -69,6 +79,15 @@ def command(
     if out is not None:
         output.print(f"{done:,} rows: {escape(str(out))}", soft_wrap=True)
         suggest(f"fedalign evaluate {run} LABELLED.csv")
+
+
+def _check_out(out: Path, source: str) -> None:
+    if out.is_dir():
+        raise UserError(f"--out {out} is a folder; name a file in it, such as {out / 'found.csv'}")
+    if out.suffix not in (".csv", ".jsonl"):
+        raise UserError(f"--out {out} must end in .csv or .jsonl")
+    if source != "-" and out.exists() and Path(source).exists() and out.samefile(source):
+        raise UserError(f"--out {out} is the input, which would be lost; give another file")
 
 
 def _spooled(stack: ExitStack, form: str) -> Path:

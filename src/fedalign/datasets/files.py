@@ -74,7 +74,7 @@ class Files:
     min_positives: Annotated[int, Field(ge=0)] = 1  # rows of each class, over all parties
     # test and validation
     test: Share | None = None  # share of each party's rows; None: a fifth, or none with a test file
-    test_file: str = ""  # rows with all classes, of no party
+    test_file: str = ""  # rows with all classes, of no party; else the file called test in the folder
     validation: Share = 0.1  # share of each party's other rows
     # words of `text`
     vocabulary: Literal["hashed", "counted"] = "hashed"
@@ -83,6 +83,10 @@ class Files:
     min_count: Annotated[int, Field(ge=1)] = 3
     min_clients: Annotated[int, Field(ge=1)] = 2
     max_tokens: Annotated[int, Field(ge=1)] = 1000
+
+    def __post_init__(self) -> None:
+        if not self.test_file and self.path:
+            object.__setattr__(self, "test_file", _test_file(Path(self.path)))
 
     @staticmethod
     def beside(options: Mapping[str, Any], folder: Path) -> dict[str, Any]:
@@ -301,6 +305,12 @@ class Divided:
     @property
     def train(self) -> Records:
         return self.parts[0]
+
+
+def _test_file(folder: Path) -> str:
+    """The file called test among those of the parties, or '': its rows are nobody's and must not be trained on."""
+    files = sorted(filter(readable, folder.iterdir())) if folder.is_dir() else []
+    return next((str(file) for file in files if stem(file).lower() == "test" and file.is_file()), "")
 
 
 def hold_out(labels: Labels, share: float, party: str, word: str) -> tuple[np.ndarray, np.ndarray]:
