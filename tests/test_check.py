@@ -186,14 +186,57 @@ def test_init_never_overwrites_and_run_trains_what_it_wrote(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert fedalign("init", "notes") == 0
-    assert capsys.readouterr().out.rstrip().splitlines()[-1] == "next:  fedalign check fedalign.toml"
-    text = (tmp_path / "fedalign.toml").read_text()
+    assert capsys.readouterr().out.rstrip().splitlines()[-1] == "next:  fedalign check notes/fedalign.toml"
+    toml = notes / "fedalign.toml"
+    text = toml.read_text()
     assert fedalign("init", "notes") == 2
     assert "exists already and is not overwritten" in capsys.readouterr().err
-    assert (tmp_path / "fedalign.toml").read_text() == text
+    assert toml.read_text() == text
     quick = ["--set", "encoder.dim=8", "--set", "training.epochs=1", "--rounds", "1", "--out", tmp_path / "run"]
-    assert fedalign("run", "fedalign.toml", *quick) == 0
+    assert fedalign("run", "notes/fedalign.toml", *quick) == 0
     assert (tmp_path / "run" / "result.json").is_file()
+
+
+def test_run_and_compare_take_the_folder_that_init_wrote_into(
+    notes: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert fedalign("run", "notes") == 2
+    assert "notes holds no fedalign.toml; write one with `fedalign init notes`" in said(capsys).replace("\n", " ")
+    assert fedalign("init", "notes/") == 0
+    before = config.load("notes/fedalign.toml")
+    assert config.load("notes/") == before
+    assert Path(before.dataset.options["path"]).resolve() == notes.resolve()
+    capsys.readouterr()
+    assert fedalign("check", "notes/") == 0
+    assert "2 parties, 77 rows" in capsys.readouterr().out  # the settings are no party
+    quick = ["--set", "encoder.dim=8", "--set", "training.epochs=1", "--rounds", "1", "--no-report"]
+    assert fedalign("run", "notes/", *quick) == 0
+    assert (tmp_path / "runs" / "notes_fedalign_seed1" / "result.json").is_file()
+    monkeypatch.chdir(notes)
+    assert fedalign("compare", ".", "--algorithms", "fedavg", *quick) == 0
+    assert (notes / "runs" / "compare_notes" / "results.csv").is_file()
+
+
+def test_one_file_with_all_parties_gets_its_settings_into_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    place = tmp_path / "data"
+    place.mkdir()
+    write(place / "all.csv", {"note": WORDS * 10, "site": ["a", "b"] * 20, "label": ["x", "y", "x", "y"] * 10})
+    assert fedalign("init", "data/all.csv") == 0
+    assert Path(config.load("fedalign.toml").dataset.options["path"]).resolve() == (place / "all.csv").resolve()
+
+
+def test_what_is_suggested_after_other_columns_does_not_overwrite_the_settings(
+    notes: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert fedalign("init", notes) == 0
+    assert fedalign("check", notes, "--label", "diagnosis") == 0
+    last = capsys.readouterr().out.rstrip().splitlines()[-1]
+    assert last == f"next:  fedalign init {notes} --label diagnosis --out {notes / 'other.toml'}"
+    assert fedalign(*last.split()[2:]) == 0
 
 
 def test_a_folder_that_has_its_own_settings_is_checked_by_them(notes: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from fedalign.survey import Survey
 
 ORDER = 3
-OWN = "fedalign.toml"  # a folder that holds this is read as it says
 
 
 def command(
@@ -73,7 +72,8 @@ def files_of(path: Path, hints: dict[str, str]) -> tuple[Files, str]:
     from fedalign import config, rooms
     from fedalign.detection import detect
 
-    toml = path / OWN if (path / OWN).is_file() and not any(hints.values()) else path
+    own = path / config.OWN
+    toml = own if own.is_file() and not any(hints.values()) else path
     if toml.suffix == ".toml":
         if any(hints.values()):
             raise UserError(f"{path} says itself which columns hold what; leave out --label and its like")
@@ -96,7 +96,7 @@ def tell_what_leaves(path: Path, given: Path | None, as_json: bool) -> None:
 
     if path.suffix == ".toml" or not path.is_file():
         raise UserError(f"{path} is no party's file; --what-leaves is for one, such as clinic.csv")
-    toml = given or path.parent / OWN
+    toml = given or path.parent / config.OWN
     if not toml.is_file():
         raise UserError("add --config FILE.toml, the run's configuration that the server's people gave you")
     settings = config.load(str(toml))
@@ -108,6 +108,8 @@ def tell_what_leaves(path: Path, given: Path | None, as_json: bool) -> None:
         print_json(found.table(), ok=True)
     else:
         print_leaving(found, path)
+        beside = f"fedalign check {shlex.quote(str(path.parent))}"
+        suggest(beside if given is None else "fedalign deploy check --server HOST:PORT")
 
 
 def print_leaving(found: Leaving, path: Path) -> None:
@@ -153,7 +155,6 @@ def print_leaving(found: Leaving, path: Path) -> None:
     output.print(
         "\nEvery message is noted with sizes and hashes in receipt.jsonl of the memory folder.", soft_wrap=True
     )
-    suggest(f"fedalign check {shlex.quote(str(path))}")
 
 
 def write(path: Path, text: str) -> None:
@@ -166,13 +167,16 @@ def write(path: Path, text: str) -> None:
 
 
 def next_command(path: Path, found: Survey, hints: dict[str, str]) -> str:
+    from fedalign.config import OWN
+
     options = "".join(f" --{key} {shlex.quote(value)}" for key, value in hints.items() if value)
     if not found.trainable:
         return f"fedalign check {shlex.quote(str(path))}{options}   (after mending the errors)"
     toml = path if path.suffix == ".toml" else path / OWN
     if toml.is_file() and not options:
         return f"fedalign run {shlex.quote(str(toml))}"
-    return f"fedalign init {shlex.quote(str(path))}{options}"
+    other = f" --out {shlex.quote(str(path / 'other.toml'))}" if toml.is_file() else ""  # init overwrites nothing
+    return f"fedalign init {shlex.quote(str(path))}{options}{other}"
 
 
 def print_json(data: dict[str, Any], ok: bool) -> None:

@@ -38,18 +38,21 @@ ABOUT = {
 
 def command(
     path: Annotated[Path, typer.Argument(metavar="FOLDER|FILE", help="A folder with a file a party, or one file.")],
-    out: Annotated[Path, typer.Option(help="The TOML to write; an existing one is never overwritten.")] = Path(
-        "fedalign.toml"
-    ),
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The TOML to write, never over another; default fedalign.toml, in FOLDER if it is one."),
+    ] = None,
     label: Annotated[str, typer.Option(help="Column with one class name a row.")] = "",
     labels: Annotated[str, typer.Option(help="Column with several class names a row.")] = "",
     text: Annotated[str, typer.Option(help="Column with the text.")] = "",
     client: Annotated[str, typer.Option(help="Column with the party, in one file for all.")] = "",
 ) -> None:
     """Write a commented TOML for your own files."""
+    from fedalign.config import OWN
     from fedalign.detection import detect
     from fedalign.files import write_atomically
 
+    out = out or (path / OWN if path.is_dir() else Path(OWN))
     if out.exists():
         raise UserError(f"{out} exists already and is not overwritten; give another --out or remove it")
     if path.suffix == ".toml":
