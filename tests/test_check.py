@@ -250,6 +250,49 @@ def test_a_folder_that_has_its_own_settings_is_checked_by_them(notes: Path, caps
     assert f"next:  fedalign run {notes / 'fedalign.toml'}" in shown.replace("\n", "")
 
 
+def test_a_class_that_looks_like_an_empty_cell_is_noted_with_what_to_write(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = tmp_path / "notes"
+    place.mkdir()
+    write(place / "north.csv", {"note": WORDS * 10, "diagnosis": ["asthma", "unknown", "asthma", "flu"] * 10})
+    write(place / "south.csv", {"note": WORDS * 10, "diagnosis": ["asthma", "N/A", "none", "flu"] * 10})
+    assert fedalign("init", place) == 0
+    capsys.readouterr()
+    assert fedalign("check", place) == 0
+    shown = capsys.readouterr().err.replace("\n", " ")
+    assert "'unknown' (north.csv), 'N/A' (south.csv), 'none' (south.csv)" in shown
+    assert 'write missing = ["unknown", "N/A", "none"] under [dataset], or other = "none" if' in shown
+    toml = place / "fedalign.toml"
+    wrong = toml.read_text()
+    assert '# missing = ["NA"]' in wrong
+    toml.write_text(
+        wrong.replace('# missing = ["NA"]', 'missing = ["unknown", "N/A"]').replace('"none of these"', '"none"')
+    )
+    assert fedalign("check", place, "--json") == 0
+    found = json.loads(capsys.readouterr().out)["data"]
+    by_name = {entry["name"]: entry["parties"] for entry in found["classes"]}
+    assert by_name["flu"]["north"] == {"yes": 10, "no": 20, "not_looked_at": 10}
+    assert by_name["flu"]["south"] == {"yes": 10, "no": 20, "not_looked_at": 10}
+    assert set(by_name) == {"asthma", "flu"}
+    assert not [finding for finding in found["findings"] if "missing" in finding["message"]]
+
+
+def test_a_column_that_is_called_like_an_empty_cell_is_a_class_like_any_other(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path / "a.csv", {"x": [0.1, 0.2] * 10, "label_unknown": [1, 0] * 10, "label_cold": [0, 1] * 10})
+    assert fedalign("check", tmp_path) == 0
+    assert "missing" not in said(capsys)
+
+
+def test_a_dash_among_labels_may_be_named_as_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path / "a.csv", {"note": WORDS * 5, "label": ["x", "-", "y", "x"] * 5})
+    assert fedalign("check", tmp_path) == 2
+    message = "label name '-' holds no letter or digit; give the class a name, or name it in dataset.missing"
+    assert message in capsys.readouterr().err.replace("\n", " ")
+
+
 # --- detection --------------------------------------------------------------------------------------------------------
 
 FOLDERS: list[tuple[dict[str, dict[str, list[Any]]], dict[str, Any]]] = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from fedalign.reading import Reading, Records
 from fedalign.types import Task
 
 EACH = 3  # problems of one kind that are told in full
+NOTHING = {"na", "n a", "nan", "null", "none", "unknown", "missing"}  # normalised names that often mean an empty cell
 
 
 @dataclass(frozen=True)
@@ -117,6 +119,8 @@ def look(files: Files) -> Survey:
     for holding in holdings:
         _rows(holding, book)
     _classes(files, holdings, names, counts, owned, book)
+    if reading.style != "columns":
+        _named_nothing(holdings, book)
     _one_way_to_read(files, holdings, task, book)
     test_rows = _test(files, reading, holdings, names, book) if files.test_file else 0
     parties = tuple(_view(holding) for holding in holdings)
@@ -260,6 +264,22 @@ def _classes(
     if single and len(holdings) > 1:
         what = "class is" if len(single) == 1 else "classes are"
         book.note(f"{len(single)} {what} annotated by one party only: {_listed(single)}")
+
+
+def _named_nothing(holdings: Sequence[Holding], book: _Notebook) -> None:
+    """Class names that look like an empty cell: as a class they make every other one a no in their rows."""
+    files: dict[str, str] = {}
+    for holding in holdings:
+        for name in holding.classes:
+            if normalised(name) in NOTHING:
+                files.setdefault(name, holding.records.file)
+    if not files:
+        return
+    said = ", ".join(f"'{printable(name)}' ({file})" for name, file in files.items())
+    fix = f"if it means not looked at, write missing = {json.dumps(list(files))} under [dataset]"
+    none = next((name for name in files if normalised(name) == "none"), "")
+    fix += f", or other = {json.dumps(none)} if it means none of the classes" if none else ""
+    book.note(f"a class here, and a no for every other class in its rows: {said}; {fix}")
 
 
 def _one_way_to_read(files: Files, holdings: Sequence[Holding], task: Task, book: _Notebook) -> None:

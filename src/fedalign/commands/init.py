@@ -126,13 +126,15 @@ def _label_choices(detected: Detected) -> list[str]:
 
 
 def _input_choices(detected: Detected) -> list[str]:
-    if detected.kind == "text":
-        return [
-            '# hashed: no word leaves a party; "counted": see docs/files.md',
-            line("vocabulary", "hashed"),
-            line("buckets", 1024 if detected.rows < 2_000 else 4096),
-        ]
-    return ["# texts that mean an empty cell", '# missing = ["NA"]']
+    empty = ["# texts that mean an empty cell, also in the labels", '# missing = ["NA"]']
+    if detected.kind != "text":
+        return empty
+    return [
+        '# hashed: no word leaves a party; "counted": see docs/files.md',
+        line("vocabulary", "hashed"),
+        line("buckets", 1024 if detected.rows < 2_000 else 4096),
+        *empty,
+    ]
 
 
 def _encoder(detected: Detected) -> list[str]:
