@@ -156,6 +156,7 @@ def test_fifty_classes_and_many_parties_fit_in_eighty_columns(
         (["init", "one.csv"], "cannot tell which column names the party; add --client COLUMN (there are x, word, y)"),
         (["init", "one.csv", "--client", "z"], "one.csv has no column 'z'"),
         (["init", "unclear"], "cannot tell which column holds the classes; add --label COLUMN"),
+        (["init", "unclear"], "for a column a class write a TOML with dataset.label_prefix or dataset.label_columns"),
         (["init", "noinput"], "cannot tell which columns are the input; add --text COLUMN"),
         (["init", "unclear", "--label", "q"], "a.csv has no column 'q'"),
     ],
@@ -293,6 +294,21 @@ def test_a_dash_among_labels_may_be_named_as_missing(tmp_path: Path, capsys: pyt
     assert message in capsys.readouterr().err.replace("\n", " ")
 
 
+def test_labels_that_could_not_be_read_are_not_called_empty(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place = tmp_path / "data"
+    place.mkdir()
+    write(place / "a.csv", {"x": [0.1, 0.2] * 10, "label_hot": [1, 0] * 10, "label_cold": [0, 1] * 10})
+    write(place / "b.csv", {"x": [0.1, 0.2] * 10, "label_hot": ["pos", "neg"] * 10})
+    settings = '[dataset]\nname = "files"\npath = "data"\nfeatures = ["x"]\nlabel_prefix = "label_"\n'
+    toml = script(tmp_path / "mine.toml", settings + '[encoder]\nname = "mlp"\n')
+    assert fedalign("check", toml) == 2
+    shown = capsys.readouterr().err.replace("\n", " ")
+    assert "b.csv, row 2, column label_hot: 'pos' is neither 1 (yes), 0 (no) nor empty (not looked at)" in shown
+    assert "or name it in dataset.missing" in shown
+    assert "all its labels are empty" not in shown
+    assert fedalign("init", place, "--out", tmp_path / "o.toml") == 0  # a.csv shows what begins with label_
+
+
 # --- detection --------------------------------------------------------------------------------------------------------
 
 FOLDERS: list[tuple[dict[str, dict[str, list[Any]]], dict[str, Any]]] = [
@@ -335,6 +351,10 @@ FOLDERS: list[tuple[dict[str, dict[str, list[Any]]], dict[str, Any]]] = [
             "a.csv": {"x": [0.1, 0.2] * 10, "label_hot": [1, 0] * 10, "label_cold": [None, 1] * 10},
             "b.csv": {"x": [0.1, 0.2] * 10, "label_hot": [1, 0] * 10, "label_wet": [0, 1] * 10},
         },
+        {"features": ["x"], "label_prefix": "label_"},
+    ),
+    (
+        {"a.csv": {"x": [0.1, 0.2] * 10, "label_hot": ["yes", "No"] * 10, "label_cold": [None, "Y"] * 10}},
         {"features": ["x"], "label_prefix": "label_"},
     ),
     (

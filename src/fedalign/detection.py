@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 
 from fedalign.errors import UserError
-from fedalign.formats import Batch, Ragged, Table, open_table, printable, readable, stem
+from fedalign.formats import MARKS, Batch, Ragged, Table, open_table, printable, readable, stem
 
 BATCHES = 4  # of a file that are looked at
 CLIENT = re.compile(
@@ -37,7 +37,7 @@ class Look:
     """What the first rows of a column look like."""
 
     numeric: bool
-    binary: bool  # nothing but 1, 0 and empty cells
+    binary: bool  # nothing but 1, 0, words for them, and empty cells
     texts: frozenset[str]  # different texts
     filled: int  # cells with something in them
     words: float  # in a cell, on average
@@ -130,7 +130,7 @@ def _look(batches: Sequence[Batch], column: str) -> Look:
     different = frozenset(filled)
     return Look(
         numeric=any(numeric) and all(one is not False for one in numeric),
-        binary=bool(filled) and different <= {"0", "1", "0.0", "1.0", "true", "false", "True", "False"},
+        binary=bool(filled) and {text.lower() for text in different} <= {"0", "1", "0.0", "1.0", *MARKS},
         texts=different,
         filled=len(filled),
         words=sum(len(text.split()) for text in filled) / count,
@@ -192,7 +192,7 @@ def _labels(
     prefix = _prefix(looks)
     if prefix:
         count = len({column for found in looks for column in found if column.startswith(prefix)})
-        why["label_prefix"] = f"{count} columns with 1, 0 or nothing"
+        why["label_prefix"] = f"{count} columns with yes, no or nothing"
         return {"label_prefix": prefix}
     flat = [column for column in everywhere if all(column in found for found in looks) and column != client]
     several = [column for column in flat if LABELS.fullmatch(column) or any(found[column].names for found in looks)]
@@ -205,7 +205,8 @@ def _labels(
     if len(one) != 1:
         raise UserError(
             "cannot tell which column holds the classes; add --label COLUMN for one class a row or --labels COLUMN for "
-            f"several (there are {_listed(everywhere)})"
+            "several, or for a column a class write a TOML with dataset.label_prefix or dataset.label_columns "
+            f"(there are {_listed(everywhere)})"
         )
     separator = _separator(one[0], looks)
     texts = len({text for found in looks for text in found[one[0]].texts})
@@ -214,7 +215,7 @@ def _labels(
 
 
 def _prefix(looks: Sequence[Mapping[str, Look]]) -> str:
-    """What the names of at least two columns with nothing but 1, 0 and empty cells begin with."""
+    """What the names of at least two columns with nothing but yes, no and empty cells begin with."""
     starts: dict[str, set[str]] = {}
     for found in looks:
         for column, look in found.items():

@@ -117,7 +117,7 @@ def look(files: Files) -> Survey:
     counts, owned = _counted(holdings, names)
     book.close()
     for holding in holdings:
-        _rows(holding, book)
+        _rows(holding, reading, book)
     _classes(files, holdings, names, counts, owned, book)
     if reading.style != "columns":
         _named_nothing(holdings, book)
@@ -211,7 +211,7 @@ def _view(holding: Holding) -> PartyView:
     )
 
 
-def _rows(holding: Holding, book: _Notebook) -> None:
+def _rows(holding: Holding, reading: Reading, book: _Notebook) -> None:
     records = holding.records
     empty = np.flatnonzero(records.empty)
     if len(empty) == len(records):
@@ -223,7 +223,8 @@ def _rows(holding: Holding, book: _Notebook) -> None:
         many = f"{len(empty):,} rows are" if len(empty) > 1 else "one row is"
         book.note(f"{records.file}: {many} empty and left out (row {rows})")
     assert records.labels is not None
-    if not records.labels.over(holding.classes).known.any():
+    unread = any(file == records.file and column and reading.is_label(column) for file, column, _ in book.alike)
+    if not unread and not records.labels.over(holding.classes).known.any():
         book.error(
             f"{records.file}: {printable(holding.name)} annotates nothing, all its labels are empty; label some rows "
             "or leave it out"

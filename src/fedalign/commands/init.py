@@ -32,7 +32,7 @@ ABOUT = {
     "label": "the column with the class name; empty: not looked at",
     "labels": "the column with the class names; empty: not looked at",
     "separator": "between the names",
-    "label_prefix": "columns that begin so are classes: 1 yes, 0 no, empty not looked at",
+    "label_prefix": "columns that begin so are classes: 1 or yes, 0 or no, empty not looked at",
 }
 
 
