@@ -399,6 +399,69 @@ def test_names_with_odd_characters_come_through_init_unharmed(tmp_path: Path) ->
     assert Path(loaded.dataset.options["path"]).resolve() == place.resolve()
 
 
+A, B = {"note": WORDS * 5}, {"codes": ["p;q", "q", "r", "p"] * 5}
+UNLIKE: list[tuple[dict[str, dict[str, list[Any]]], str]] = [
+    (
+        {"a.csv": A | B, "b.csv": A | B, "nocol.csv": A | {"sex": ["f", "m"] * 10}},
+        "nocol.csv has no column 'codes' (the other 2 have); add it, or move the file away",
+    ),
+    (
+        {"a.csv": A | B, "b.csv": A | {"CODES": B["codes"]}},
+        "b.csv has no column 'codes' (the other has); rename 'CODES' there",
+    ),
+    (
+        {"a.csv": A | B, "b.csv": A | B, "c.csv": A | B, "d.csv": A, "e.csv": A},
+        "d.csv, e.csv have no column 'codes' (the other 3 have); add it, or move the file away",
+    ),
+    (
+        {"a.csv": A | B, "b.csv": A | B, "c.csv": B | {"remark": WORDS * 5}},
+        "c.csv has no column 'note' (the other 2 have); add it, or move the file away",
+    ),
+    (
+        {"a.csv": A | B, "b.csv": B | {"Note": WORDS * 5}},
+        "b.csv has no column 'note' (the other has); rename 'Note' there",
+    ),
+    (
+        {"a.csv": B | {"temp": [36.5, 37] * 10}, "b.csv": B | {"temp": ["high", "low"] * 10}},
+        "cannot tell which columns are the input; add --text COLUMN, or write a TOML with dataset.features or "
+        "dataset.series (all files have temp (text in b.csv))",
+    ),
+]
+
+
+@pytest.mark.parametrize(("files", "message"), UNLIKE)
+def test_the_file_that_is_unlike_the_others_is_named(tmp_path: Path, files: dict[str, Any], message: str) -> None:
+    for name, table in files.items():
+        write(tmp_path / name, table)
+    with pytest.raises(UserError) as caught:
+        detect(tmp_path, {})
+    assert str(caught.value) == message
+
+
+def test_a_column_of_numbers_that_is_text_in_one_file_is_left_out_and_the_file_named(tmp_path: Path) -> None:
+    write(tmp_path / "a.csv", B | {"pulse": [60, 70] * 10, "temperature": [36.5, 37] * 10})
+    write(tmp_path / "the_northern_clinic.csv", B | {"pulse": [60, 70] * 10, "temperature": ["high", "low"] * 10})
+    found = detect(tmp_path, {})
+    assert found.options["features"] == ["pulse"]
+    assert found.why["features"] == "numbers in every file; left out: temperature (text in the_northern_clinic.csv)"
+
+
+def test_a_hint_in_other_capitals_is_understood(tmp_path: Path) -> None:
+    write(tmp_path / "a.csv", A | {"CODES": B["codes"]})
+    with pytest.raises(UserError, match=r"a.csv has no column 'codes'; did you mean CODES\?"):
+        detect(tmp_path, {"labels": "codes"})
+
+
+def test_check_tries_the_encoder_on_the_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path / "a.csv", {"x": [0.1, 0.2] * 10, "label": ["p", "q"] * 10})
+    settings = '[dataset]\nname = "files"\npath = "."\nfeatures = ["x"]\nlabel = "label"\n[encoder]\nname = '
+    toml = script(tmp_path / "mine.toml", settings + '"transformer"\n')
+    assert fedalign("check", toml) == 2
+    assert "error: the transformer encoder reads sequences; use encoder.name = 'mlp'" in capsys.readouterr().err
+    script(toml, settings + '"mlp"\n')
+    assert fedalign("check", toml) == 0
+
+
 def test_a_guess_that_fails_names_the_columns(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="there is no file or folder"):
         detect(tmp_path / "x", {})

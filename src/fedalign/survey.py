@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
+import torch
 
 from fedalign.agreement import agree, offer
 from fedalign.datasets.files import Files, Holding
@@ -107,8 +108,9 @@ class _Notebook:
                 self.error(f"{place}: {count - EACH:,} more of the same kind")
 
 
-def look(files: Files) -> Survey:
-    """Reads every file to its end and notes what it finds; stops only where nothing can be said at all."""
+def look(files: Files, encoder: Any = None) -> Survey:
+    """Reads every file to its end and notes what it finds; stops only where nothing can be said at all. An encoder
+    is tried on the shape of the rows."""
     reading, book = files.reading(), _Notebook()
     task, kind = reading.task, reading.kind
     holdings = _holdings(files, reading, book)
@@ -121,7 +123,7 @@ def look(files: Files) -> Survey:
     _classes(files, holdings, names, counts, owned, book)
     if reading.style != "columns":
         _named_nothing(holdings, book)
-    _one_way_to_read(files, holdings, task, book)
+    _one_way_to_read(files, holdings, task, encoder, book)
     test_rows = _test(files, reading, holdings, names, book) if files.test_file else 0
     parties = tuple(_view(holding) for holding in holdings)
     findings = sorted(book.findings, key=lambda finding: finding.level != "error")
@@ -283,13 +285,16 @@ def _named_nothing(holdings: Sequence[Holding], book: _Notebook) -> None:
     book.note(f"a class here, and a no for every other class in its rows: {said}; {fix}")
 
 
-def _one_way_to_read(files: Files, holdings: Sequence[Holding], task: Task, book: _Notebook) -> None:
-    """Whether the parties' offers fit together, as they must before the first round."""
+def _one_way_to_read(files: Files, holdings: Sequence[Holding], task: Task, encoder: Any, book: _Notebook) -> None:
+    """Whether the parties' offers fit together, as they must before the first round, and the encoder to them."""
     if book.findings and any(finding.level == "error" for finding in book.findings):
         return
     try:
         how = files.wording
-        agree([offer(holding.name, holding.records, holding.classes, task, how) for holding in holdings], how)
+        offers = [offer(holding.name, holding.records, holding.classes, task, how) for holding in holdings]
+        agreed, _ = agree(offers, how)
+        if encoder is not None:
+            encoder.build(agreed.inputs.shape, torch.Generator())
     except UserError as error:
         book.error(str(error))
 

@@ -49,8 +49,8 @@ def command(
         what = "exists already" if write_aliases.exists() else "must end in .toml"
         raise UserError(f"{write_aliases} {what}; give another name to --write-aliases")
     try:
-        files, how = files_of(path, hints)
-        found = survey.look(files)
+        files, encoder, how = files_of(path, hints)
+        found = survey.look(files, encoder)
     except UserError as error:
         if not as_json:
             raise
@@ -67,8 +67,8 @@ def command(
         raise typer.Exit(2)
 
 
-def files_of(path: Path, hints: dict[str, str]) -> tuple[Files, str]:
-    """The data set that a TOML, a folder or a file describes, and where its settings come from."""
+def files_of(path: Path, hints: dict[str, str]) -> tuple[Files, Any, str]:
+    """The data set that a TOML, a folder or a file describes, the TOML's encoder, and where the settings come from."""
     from fedalign import config, rooms
     from fedalign.detection import detect
 
@@ -80,13 +80,15 @@ def files_of(path: Path, hints: dict[str, str]) -> tuple[Files, str]:
         settings = config.load(str(toml))
         if settings.dataset.name != "files":
             raise UserError(f"{toml} reads the data set {settings.dataset.name}; check is for your own files")
-        return rooms.build("datasets", "files", settings.dataset.options), f"settings: {toml}"
+        files = rooms.build("datasets", "files", settings.dataset.options)
+        encoder = rooms.build("encoders", settings.encoder.name, settings.encoder.options)
+        return files, encoder, f"settings: {toml}"
     detected = detect(path, hints)
     columns = {key: value for key, value in detected.options.items() if key not in ("path", "test_file", "aliases")}
     said = ", ".join(
         f"{key} = {value if isinstance(value, str) else ', '.join(value)}" for key, value in columns.items()
     )
-    return rooms.build("datasets", "files", detected.options), f"guessed: {said}"
+    return rooms.build("datasets", "files", detected.options), None, f"guessed: {said}"
 
 
 def tell_what_leaves(path: Path, given: Path | None, as_json: bool) -> None:
