@@ -156,6 +156,7 @@ def test_fifty_classes_and_many_parties_fit_in_eighty_columns(
         (["init", "one.csv"], "cannot tell which column names the party; add --client COLUMN (there are x, word, y)"),
         (["init", "one.csv", "--client", "z"], "one.csv has no column 'z'"),
         (["init", "unclear"], "cannot tell which column holds the classes; add --label COLUMN"),
+        (["init", "unclear"], "for a column a class write a TOML with dataset.label_prefix or dataset.label_columns"),
         (["init", "noinput"], "cannot tell which columns are the input; add --text COLUMN"),
         (["init", "unclear", "--label", "q"], "a.csv has no column 'q'"),
     ],
@@ -186,14 +187,57 @@ def test_init_never_overwrites_and_run_trains_what_it_wrote(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert fedalign("init", "notes") == 0
-    assert capsys.readouterr().out.rstrip().splitlines()[-1] == "next:  fedalign check fedalign.toml"
-    text = (tmp_path / "fedalign.toml").read_text()
+    assert capsys.readouterr().out.rstrip().splitlines()[-1] == "next:  fedalign check notes/fedalign.toml"
+    toml = notes / "fedalign.toml"
+    text = toml.read_text()
     assert fedalign("init", "notes") == 2
     assert "exists already and is not overwritten" in capsys.readouterr().err
-    assert (tmp_path / "fedalign.toml").read_text() == text
+    assert toml.read_text() == text
     quick = ["--set", "encoder.dim=8", "--set", "training.epochs=1", "--rounds", "1", "--out", tmp_path / "run"]
-    assert fedalign("run", "fedalign.toml", *quick) == 0
+    assert fedalign("run", "notes/fedalign.toml", *quick) == 0
     assert (tmp_path / "run" / "result.json").is_file()
+
+
+def test_run_and_compare_take_the_folder_that_init_wrote_into(
+    notes: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert fedalign("run", "notes") == 2
+    assert "notes holds no fedalign.toml; write one with `fedalign init notes`" in said(capsys).replace("\n", " ")
+    assert fedalign("init", "notes/") == 0
+    before = config.load("notes/fedalign.toml")
+    assert config.load("notes/") == before
+    assert Path(before.dataset.options["path"]).resolve() == notes.resolve()
+    capsys.readouterr()
+    assert fedalign("check", "notes/") == 0
+    assert "2 parties, 77 rows" in capsys.readouterr().out  # the settings are no party
+    quick = ["--set", "encoder.dim=8", "--set", "training.epochs=1", "--rounds", "1", "--no-report"]
+    assert fedalign("run", "notes/", *quick) == 0
+    assert (tmp_path / "runs" / "notes_fedalign_seed1" / "result.json").is_file()
+    monkeypatch.chdir(notes)
+    assert fedalign("compare", ".", "--algorithms", "fedavg", *quick) == 0
+    assert (notes / "runs" / "compare_notes" / "results.csv").is_file()
+
+
+def test_one_file_with_all_parties_gets_its_settings_into_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    place = tmp_path / "data"
+    place.mkdir()
+    write(place / "all.csv", {"note": WORDS * 10, "site": ["a", "b"] * 20, "label": ["x", "y", "x", "y"] * 10})
+    assert fedalign("init", "data/all.csv") == 0
+    assert Path(config.load("fedalign.toml").dataset.options["path"]).resolve() == (place / "all.csv").resolve()
+
+
+def test_what_is_suggested_after_other_columns_does_not_overwrite_the_settings(
+    notes: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert fedalign("init", notes) == 0
+    assert fedalign("check", notes, "--label", "diagnosis") == 0
+    last = capsys.readouterr().out.rstrip().splitlines()[-1]
+    assert last == f"next:  fedalign init {notes} --label diagnosis --out {notes / 'other.toml'}"
+    assert fedalign(*last.split()[2:]) == 0
 
 
 def test_a_folder_that_has_its_own_settings_is_checked_by_them(notes: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -205,6 +249,64 @@ def test_a_folder_that_has_its_own_settings_is_checked_by_them(notes: Path, caps
     shown = capsys.readouterr().out
     assert f"settings: {notes / 'fedalign.toml'}" in shown.replace("\n", "")
     assert f"next:  fedalign run {notes / 'fedalign.toml'}" in shown.replace("\n", "")
+
+
+def test_a_class_that_looks_like_an_empty_cell_is_noted_with_what_to_write(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = tmp_path / "notes"
+    place.mkdir()
+    write(place / "north.csv", {"note": WORDS * 10, "diagnosis": ["asthma", "unknown", "asthma", "flu"] * 10})
+    write(place / "south.csv", {"note": WORDS * 10, "diagnosis": ["asthma", "N/A", "none", "flu"] * 10})
+    assert fedalign("init", place) == 0
+    capsys.readouterr()
+    assert fedalign("check", place) == 0
+    shown = capsys.readouterr().err.replace("\n", " ")
+    assert "'unknown' (north.csv), 'N/A' (south.csv), 'none' (south.csv)" in shown
+    assert 'write missing = ["unknown", "N/A", "none"] under [dataset], or other = "none" if' in shown
+    toml = place / "fedalign.toml"
+    wrong = toml.read_text()
+    assert '# missing = ["NA"]' in wrong
+    toml.write_text(
+        wrong.replace('# missing = ["NA"]', 'missing = ["unknown", "N/A"]').replace('"none of these"', '"none"')
+    )
+    assert fedalign("check", place, "--json") == 0
+    found = json.loads(capsys.readouterr().out)["data"]
+    by_name = {entry["name"]: entry["parties"] for entry in found["classes"]}
+    assert by_name["flu"]["north"] == {"yes": 10, "no": 20, "not_looked_at": 10}
+    assert by_name["flu"]["south"] == {"yes": 10, "no": 20, "not_looked_at": 10}
+    assert set(by_name) == {"asthma", "flu"}
+    assert not [finding for finding in found["findings"] if "missing" in finding["message"]]
+
+
+def test_a_column_that_is_called_like_an_empty_cell_is_a_class_like_any_other(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path / "a.csv", {"x": [0.1, 0.2] * 10, "label_unknown": [1, 0] * 10, "label_cold": [0, 1] * 10})
+    assert fedalign("check", tmp_path) == 0
+    assert "missing" not in said(capsys)
+
+
+def test_a_dash_among_labels_may_be_named_as_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path / "a.csv", {"note": WORDS * 5, "label": ["x", "-", "y", "x"] * 5})
+    assert fedalign("check", tmp_path) == 2
+    message = "label name '-' holds no letter or digit; give the class a name, or name it in dataset.missing"
+    assert message in capsys.readouterr().err.replace("\n", " ")
+
+
+def test_labels_that_could_not_be_read_are_not_called_empty(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place = tmp_path / "data"
+    place.mkdir()
+    write(place / "a.csv", {"x": [0.1, 0.2] * 10, "label_hot": [1, 0] * 10, "label_cold": [0, 1] * 10})
+    write(place / "b.csv", {"x": [0.1, 0.2] * 10, "label_hot": ["pos", "neg"] * 10})
+    settings = '[dataset]\nname = "files"\npath = "data"\nfeatures = ["x"]\nlabel_prefix = "label_"\n'
+    toml = script(tmp_path / "mine.toml", settings + '[encoder]\nname = "mlp"\n')
+    assert fedalign("check", toml) == 2
+    shown = capsys.readouterr().err.replace("\n", " ")
+    assert "b.csv, row 2, column label_hot: 'pos' is neither 1 (yes), 0 (no) nor empty (not looked at)" in shown
+    assert "or name it in dataset.missing" in shown
+    assert "all its labels are empty" not in shown
+    assert fedalign("init", place, "--out", tmp_path / "o.toml") == 0  # a.csv shows what begins with label_
 
 
 # --- detection --------------------------------------------------------------------------------------------------------
@@ -252,6 +354,10 @@ FOLDERS: list[tuple[dict[str, dict[str, list[Any]]], dict[str, Any]]] = [
         {"features": ["x"], "label_prefix": "label_"},
     ),
     (
+        {"a.csv": {"x": [0.1, 0.2] * 10, "label_hot": ["yes", "No"] * 10, "label_cold": [None, "Y"] * 10}},
+        {"features": ["x"], "label_prefix": "label_"},
+    ),
+    (
         {"a.csv": {"code": ["0870", "0871"] * 15, "pulse": [1.5, 2.5] * 15, "kind": ["p", "q", "r"] * 10}},
         {"features": ["pulse"], "label": "kind"},
     ),
@@ -291,6 +397,69 @@ def test_names_with_odd_characters_come_through_init_unharmed(tmp_path: Path) ->
     loaded = config.load(str(out))
     assert loaded.dataset.options["text"] == 'the "note"\\n'
     assert Path(loaded.dataset.options["path"]).resolve() == place.resolve()
+
+
+A, B = {"note": WORDS * 5}, {"codes": ["p;q", "q", "r", "p"] * 5}
+UNLIKE: list[tuple[dict[str, dict[str, list[Any]]], str]] = [
+    (
+        {"a.csv": A | B, "b.csv": A | B, "nocol.csv": A | {"sex": ["f", "m"] * 10}},
+        "nocol.csv has no column 'codes' (the other 2 have); add it, or move the file away",
+    ),
+    (
+        {"a.csv": A | B, "b.csv": A | {"CODES": B["codes"]}},
+        "b.csv has no column 'codes' (the other has); rename 'CODES' there",
+    ),
+    (
+        {"a.csv": A | B, "b.csv": A | B, "c.csv": A | B, "d.csv": A, "e.csv": A},
+        "d.csv, e.csv have no column 'codes' (the other 3 have); add it, or move the file away",
+    ),
+    (
+        {"a.csv": A | B, "b.csv": A | B, "c.csv": B | {"remark": WORDS * 5}},
+        "c.csv has no column 'note' (the other 2 have); add it, or move the file away",
+    ),
+    (
+        {"a.csv": A | B, "b.csv": B | {"Note": WORDS * 5}},
+        "b.csv has no column 'note' (the other has); rename 'Note' there",
+    ),
+    (
+        {"a.csv": B | {"temp": [36.5, 37] * 10}, "b.csv": B | {"temp": ["high", "low"] * 10}},
+        "cannot tell which columns are the input; add --text COLUMN, or write a TOML with dataset.features or "
+        "dataset.series (all files have temp (text in b.csv))",
+    ),
+]
+
+
+@pytest.mark.parametrize(("files", "message"), UNLIKE)
+def test_the_file_that_is_unlike_the_others_is_named(tmp_path: Path, files: dict[str, Any], message: str) -> None:
+    for name, table in files.items():
+        write(tmp_path / name, table)
+    with pytest.raises(UserError) as caught:
+        detect(tmp_path, {})
+    assert str(caught.value) == message
+
+
+def test_a_column_of_numbers_that_is_text_in_one_file_is_left_out_and_the_file_named(tmp_path: Path) -> None:
+    write(tmp_path / "a.csv", B | {"pulse": [60, 70] * 10, "temperature": [36.5, 37] * 10})
+    write(tmp_path / "the_northern_clinic.csv", B | {"pulse": [60, 70] * 10, "temperature": ["high", "low"] * 10})
+    found = detect(tmp_path, {})
+    assert found.options["features"] == ["pulse"]
+    assert found.why["features"] == "numbers in every file; left out: temperature (text in the_northern_clinic.csv)"
+
+
+def test_a_hint_in_other_capitals_is_understood(tmp_path: Path) -> None:
+    write(tmp_path / "a.csv", A | {"CODES": B["codes"]})
+    with pytest.raises(UserError, match=r"a.csv has no column 'codes'; did you mean CODES\?"):
+        detect(tmp_path, {"labels": "codes"})
+
+
+def test_check_tries_the_encoder_on_the_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path / "a.csv", {"x": [0.1, 0.2] * 10, "label": ["p", "q"] * 10})
+    settings = '[dataset]\nname = "files"\npath = "."\nfeatures = ["x"]\nlabel = "label"\n[encoder]\nname = '
+    toml = script(tmp_path / "mine.toml", settings + '"transformer"\n')
+    assert fedalign("check", toml) == 2
+    assert "error: the transformer encoder reads sequences; use encoder.name = 'mlp'" in capsys.readouterr().err
+    script(toml, settings + '"mlp"\n')
+    assert fedalign("check", toml) == 0
 
 
 def test_a_guess_that_fails_names_the_columns(tmp_path: Path) -> None:

@@ -1205,6 +1205,10 @@ def test_check_tells_what_leaves(capsys: pytest.CaptureFixture[str]) -> None:
     assert "asthma, bronchitis, high blood pressure, pneumonia" in said
     assert "label_encoder.weight: 4 x 32" in said
     assert "wheez" not in said  # no word of any note
+    assert said.rstrip().splitlines()[-1] == f"next:  fedalign check {CLINICS}"
+    toml = CLINICS / "fedalign.toml"
+    assert fedalign("check", CLINICS / "north.csv", "--what-leaves", "--config", toml) == 0
+    assert capsys.readouterr().out.rstrip().splitlines()[-1] == "next:  fedalign deploy check --server HOST:PORT"
     assert fedalign("check", CLINICS / "north.csv", "--what-leaves", "--json") == 0
     table = json.loads(capsys.readouterr().out)["data"]
     assert table["before the first round"]["classes"] == ["asthma", "bronchitis", "high blood pressure", "pneumonia"]

@@ -61,10 +61,18 @@ def test_a_column_a_class(tmp_path: Path) -> None:
     assert states(listed) == {"label:a": "1.1"}  # d is another party's
 
 
+@pytest.mark.parametrize(("yes", "no"), [("yes", "no"), ("Y", "N"), ("T", "F"), ("True", "FALSE"), (" Yes ", "nO")])
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
+def test_a_column_a_class_may_say_yes_and_no_in_words(tmp_path: Path, ending: str, yes: str, no: str) -> None:
+    path = write(tmp_path / f"a.{ending}", {"x": [1, 2, 3], "l:a": [yes, no, None], "l:b": [no, None, yes]})
+    assert states(read(path, features=("x",), label_prefix="l:")) == {"a": "10.", "b": "0.1"}
+
+
 @pytest.mark.parametrize("cell", ["-1", "2", "maybe", "0.5"])
 def test_a_mark_that_is_neither_is_refused(tmp_path: Path, cell: str) -> None:
     path = script(tmp_path / "a.csv", f"x,l:a\n1,1\n2,{cell}\n")
     message = rf"a.csv, row 3, column l:a: '{cell}' is neither 1 \(yes\), 0 \(no\) nor empty \(not looked at\)"
+    message += "; write one of them, or name it in dataset.missing$"
     with pytest.raises(UserError, match=message):
         read(path, features=("x",), label_prefix="l:")
 

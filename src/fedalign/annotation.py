@@ -73,7 +73,8 @@ class Spelling:
                 name = allowed(text)
                 name = allowed(self.aliases.get(normalised(name), name))
             except UserError as error:
-                self.report(Problem(self.file, str(error), row, column))
+                hint = "" if normalised(text) else ", or name it in dataset.missing"  # a ? or a dash
+                self.report(Problem(self.file, f"{error}{hint}", row, column))
                 return None
             self.met[text] = self.first.setdefault(normalised(name), name)
             if len(self.first) > MAX_NAMES:

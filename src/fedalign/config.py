@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import tomllib
 from collections.abc import Iterable, Mapping
 from importlib.resources import files
@@ -13,6 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedalign.errors import UserError, nearest
 from fedalign.rooms import build, explain, find, option_names
+
+OWN = "fedalign.toml"  # what a folder of files is read by
 
 
 class Section(BaseModel):
@@ -107,7 +110,10 @@ def presets() -> list[str]:
 
 
 def load(source: str, overrides: Iterable[str] = (), **changes: Any) -> Config:
-    """A preset's name or a TOML file, then `a.b=c` overrides, then keyword changes such as rounds=10."""
+    """A preset's name, a TOML file or a folder with a fedalign.toml, then `a.b=c` overrides, then keyword changes such
+    as rounds=10."""
+    if source not in presets() and (Path(source) / OWN).is_file():
+        source = str(Path(source) / OWN)
     table = _read(source)
     if source not in presets():
         _complete_paths(table, Path(source).resolve().parent)
@@ -194,6 +200,8 @@ def _read(source: str) -> dict[str, Any]:
         return tomllib.loads(files("fedalign.paper").joinpath(f"{source}.toml").read_text(encoding="utf-8"))
     if not path.suffix and not path.exists():
         raise UserError(f"unknown preset {source!r}{nearest(source, presets())}")
+    if path.is_dir():
+        raise UserError(f"{source} holds no {OWN}; write one with `fedalign init {shlex.quote(source)}`")
     if not path.is_file():
         raise UserError(f"there is no file {source}; give a preset ({', '.join(presets())}) or a TOML file")
     try:

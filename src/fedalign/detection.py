@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 
 from fedalign.errors import UserError
-from fedalign.formats import Batch, Ragged, Table, open_table, printable, readable, stem
+from fedalign.formats import MARKS, Batch, Ragged, Table, open_table, printable, quoted, readable, stem
 
 BATCHES = 4  # of a file that are looked at
 CLIENT = re.compile(
@@ -37,7 +37,7 @@ class Look:
     """What the first rows of a column look like."""
 
     numeric: bool
-    binary: bool  # nothing but 1, 0 and empty cells
+    binary: bool  # nothing but 1, 0, words for them, and empty cells
     texts: frozenset[str]  # different texts
     filled: int  # cells with something in them
     words: float  # in a cell, on average
@@ -130,7 +130,7 @@ def _look(batches: Sequence[Batch], column: str) -> Look:
     different = frozenset(filled)
     return Look(
         numeric=any(numeric) and all(one is not False for one in numeric),
-        binary=bool(filled) and different <= {"0", "1", "0.0", "1.0", "true", "false", "True", "False"},
+        binary=bool(filled) and {text.lower() for text in different} <= {"0", "1", "0.0", "1.0", *MARKS},
         texts=different,
         filled=len(filled),
         words=sum(len(text.split()) for text in filled) / count,
@@ -192,7 +192,7 @@ def _labels(
     prefix = _prefix(looks)
     if prefix:
         count = len({column for found in looks for column in found if column.startswith(prefix)})
-        why["label_prefix"] = f"{count} columns with 1, 0 or nothing"
+        why["label_prefix"] = f"{count} columns with yes, no or nothing"
         return {"label_prefix": prefix}
     flat = [column for column in everywhere if all(column in found for found in looks) and column != client]
     several = [column for column in flat if LABELS.fullmatch(column) or any(found[column].names for found in looks)]
@@ -200,12 +200,16 @@ def _labels(
         why["labels"] = "its name" if LABELS.fullmatch(several[0]) else "lists of text"
         return {"labels": several[0], "separator": _separator(several[0], looks) or ";"}
     one = [column for column in flat if LABEL.fullmatch(column)]
+    if not one and not several:
+        named = [c for t in tables for c in t.columns if (LABELS.fullmatch(c) or LABEL.fullmatch(c)) and c != client]
+        _tell_who_lacks(named, tables)
     if len(one) != 1:
         one = [column for column in flat if all(_like_names(found[column]) for found in looks)]
     if len(one) != 1:
         raise UserError(
             "cannot tell which column holds the classes; add --label COLUMN for one class a row or --labels COLUMN for "
-            f"several (there are {_listed(everywhere)})"
+            "several, or for a column a class write a TOML with dataset.label_prefix or dataset.label_columns "
+            f"(there are {_listed(everywhere)})"
         )
     separator = _separator(one[0], looks)
     texts = len({text for found in looks for text in found[one[0]].texts})
@@ -213,8 +217,25 @@ def _labels(
     return {"labels": one[0], "separator": separator} if separator else {"label": one[0]}
 
 
+def _tell_who_lacks(candidates: Sequence[str], tables: Sequence[Table]) -> None:
+    """Stops where most files have a column that another lacks, or writes with other capitals."""
+    for column in dict.fromkeys(candidates):
+        without = [table for table in tables if column not in table.columns]
+        other = [_other_capitals(column, table) for table in without]
+        having = len(tables) - len(without)
+        if without and (having > len(without) or (having >= len(without) and all(other))):
+            have = f"the other {having} have" if having > 1 else "the other has"
+            fix = f"rename {quoted(other[0])} there" if other[0] else "add it, or move the file away"
+            who = _listed([table.file for table in without]) + (" has" if len(without) == 1 else " have")
+            raise UserError(f"{who} no column {quoted(column)} ({have}); {fix}")
+
+
+def _other_capitals(column: str, table: Table) -> str:
+    return next((name for name in table.columns if name.casefold() == column.casefold()), "")
+
+
 def _prefix(looks: Sequence[Mapping[str, Look]]) -> str:
-    """What the names of at least two columns with nothing but 1, 0 and empty cells begin with."""
+    """What the names of at least two columns with nothing but yes, no and empty cells begin with."""
     starts: dict[str, set[str]] = {}
     for found in looks:
         for column, look in found.items():
@@ -250,6 +271,7 @@ def _inputs(
             table.require(hints["text"])
         return {"text": hints["text"]}
     arrays = [table.channels for table in tables if table.channels]
+    plain = [table for table in tables if not table.channels]
     flat = [found for table, found in zip(tables, looks, strict=True) if not table.channels]
     shared = [c for c in (list(flat[0]) if flat else []) if all(c in found for found in flat) and c not in taken]
     if arrays:
@@ -270,13 +292,16 @@ def _inputs(
         longest = max(texts, key=lambda column: max(found[column].words for found in flat))
         why["text"] = f"{max(found[longest].words for found in flat):.0f} words in a row"
         return {"text": longest}
+    text_in = {column: _text_in(column, plain, flat) for column in shared}
     if numeric:
         left = [column for column in shared if column not in numeric]
-        why["features"] = "numbers in every file" + (f"; left out: {_listed(left)}" if left else "")
+        why["features"] = "numbers in every file" + (f"; left out: {_listed(left, text_in)}" if left else "")
         return {"features": numeric}
+    likely = [c for found in flat for c, look in found.items() if c not in taken and (look.words >= 3 or look.numeric)]
+    _tell_who_lacks([column for column in likely if not IDENTIFIER.fullmatch(column)], plain)
     raise UserError(
         f"cannot tell which columns are the input; add --text COLUMN, or write a TOML with dataset.features or "
-        f"dataset.series (all files have {_listed(shared)})"
+        f"dataset.series (all files have {_listed(shared, text_in)})"
     )
 
 
@@ -284,6 +309,16 @@ def _numbers(column: str, flat: Sequence[Mapping[str, Look]]) -> bool:
     """Numbers wherever there is something, and something somewhere."""
     there = [found[column] for found in flat if found[column].filled]
     return bool(there) and all(look.numeric for look in there)
+
+
+def _text_in(column: str, tables: Sequence[Table], flat: Sequence[Mapping[str, Look]]) -> str:
+    """` (text in b.csv)` of a column that holds numbers in other files; else nothing."""
+    text = [
+        table.file
+        for table, found in zip(tables, flat, strict=True)
+        if found[column].texts and not found[column].numeric
+    ]
+    return f" (text in {_listed(text)})" if text and any(found[column].numeric for found in flat) else ""
 
 
 def _steps(flat: Sequence[Mapping[str, Look]], shared: Sequence[str]) -> dict[str, str]:
@@ -319,6 +354,6 @@ def _arrays(
     return {"series": names[0]}
 
 
-def _listed(names: Sequence[str] | Mapping[str, Look]) -> str:
-    shown = [printable(name) for name in list(names)[:12]]
+def _listed(names: Sequence[str] | Mapping[str, Look], remarks: Mapping[str, str] | None = None) -> str:
+    shown = [printable(name) + (remarks or {}).get(name, "") for name in list(names)[:12]]
     return ", ".join(shown) + (", ..." if len(names) > 12 else "") if shown else "none"

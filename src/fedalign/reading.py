@@ -67,6 +67,10 @@ class Reading:
         prefix = self.label_prefix
         return {column: column.removeprefix(prefix) for column in table.columns if column.startswith(prefix)}
 
+    def is_label(self, column: str) -> bool:
+        named = column in (self.label, self.labels, *self.label_columns)
+        return named or bool(self.label_prefix and column.startswith(self.label_prefix))
+
     def other_columns(self, table: Table) -> set[str]:
         """Columns that are no input."""
         named = {self.label, self.labels, self.client, self.id, self.time, *self.label_columns}

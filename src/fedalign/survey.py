@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
+import torch
 
 from fedalign.agreement import agree, offer
 from fedalign.datasets.files import Files, Holding
@@ -18,6 +20,7 @@ from fedalign.reading import Reading, Records
 from fedalign.types import Task
 
 EACH = 3  # problems of one kind that are told in full
+NOTHING = {"na", "n a", "nan", "null", "none", "unknown", "missing"}  # normalised names that often mean an empty cell
 
 
 @dataclass(frozen=True)
@@ -105,8 +108,9 @@ class _Notebook:
                 self.error(f"{place}: {count - EACH:,} more of the same kind")
 
 
-def look(files: Files) -> Survey:
-    """Reads every file to its end and notes what it finds; stops only where nothing can be said at all."""
+def look(files: Files, encoder: Any = None) -> Survey:
+    """Reads every file to its end and notes what it finds; stops only where nothing can be said at all. An encoder
+    is tried on the shape of the rows."""
     reading, book = files.reading(), _Notebook()
     task, kind = reading.task, reading.kind
     holdings = _holdings(files, reading, book)
@@ -115,9 +119,11 @@ def look(files: Files) -> Survey:
     counts, owned = _counted(holdings, names)
     book.close()
     for holding in holdings:
-        _rows(holding, book)
+        _rows(holding, reading, book)
     _classes(files, holdings, names, counts, owned, book)
-    _one_way_to_read(files, holdings, task, book)
+    if reading.style != "columns":
+        _named_nothing(holdings, book)
+    _one_way_to_read(files, holdings, task, encoder, book)
     test_rows = _test(files, reading, holdings, names, book) if files.test_file else 0
     parties = tuple(_view(holding) for holding in holdings)
     findings = sorted(book.findings, key=lambda finding: finding.level != "error")
@@ -207,7 +213,7 @@ def _view(holding: Holding) -> PartyView:
     )
 
 
-def _rows(holding: Holding, book: _Notebook) -> None:
+def _rows(holding: Holding, reading: Reading, book: _Notebook) -> None:
     records = holding.records
     empty = np.flatnonzero(records.empty)
     if len(empty) == len(records):
@@ -219,7 +225,8 @@ def _rows(holding: Holding, book: _Notebook) -> None:
         many = f"{len(empty):,} rows are" if len(empty) > 1 else "one row is"
         book.note(f"{records.file}: {many} empty and left out (row {rows})")
     assert records.labels is not None
-    if not records.labels.over(holding.classes).known.any():
+    unread = any(file == records.file and column and reading.is_label(column) for file, column, _ in book.alike)
+    if not unread and not records.labels.over(holding.classes).known.any():
         book.error(
             f"{records.file}: {printable(holding.name)} annotates nothing, all its labels are empty; label some rows "
             "or leave it out"
@@ -262,13 +269,32 @@ def _classes(
         book.note(f"{len(single)} {what} annotated by one party only: {_listed(single)}")
 
 
-def _one_way_to_read(files: Files, holdings: Sequence[Holding], task: Task, book: _Notebook) -> None:
-    """Whether the parties' offers fit together, as they must before the first round."""
+def _named_nothing(holdings: Sequence[Holding], book: _Notebook) -> None:
+    """Class names that look like an empty cell: as a class they make every other one a no in their rows."""
+    files: dict[str, str] = {}
+    for holding in holdings:
+        for name in holding.classes:
+            if normalised(name) in NOTHING:
+                files.setdefault(name, holding.records.file)
+    if not files:
+        return
+    said = ", ".join(f"'{printable(name)}' ({file})" for name, file in files.items())
+    fix = f"if it means not looked at, write missing = {json.dumps(list(files))} under [dataset]"
+    none = next((name for name in files if normalised(name) == "none"), "")
+    fix += f", or other = {json.dumps(none)} if it means none of the classes" if none else ""
+    book.note(f"a class here, and a no for every other class in its rows: {said}; {fix}")
+
+
+def _one_way_to_read(files: Files, holdings: Sequence[Holding], task: Task, encoder: Any, book: _Notebook) -> None:
+    """Whether the parties' offers fit together, as they must before the first round, and the encoder to them."""
     if book.findings and any(finding.level == "error" for finding in book.findings):
         return
     try:
         how = files.wording
-        agree([offer(holding.name, holding.records, holding.classes, task, how) for holding in holdings], how)
+        offers = [offer(holding.name, holding.records, holding.classes, task, how) for holding in holdings]
+        agreed, _ = agree(offers, how)
+        if encoder is not None:
+            encoder.build(agreed.inputs.shape, torch.Generator())
     except UserError as error:
         book.error(str(error))
 

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from fedalign.survey import Survey
 
 ORDER = 3
-OWN = "fedalign.toml"  # a folder that holds this is read as it says
 
 
 def command(
@@ -50,8 +49,8 @@ def command(
         what = "exists already" if write_aliases.exists() else "must end in .toml"
         raise UserError(f"{write_aliases} {what}; give another name to --write-aliases")
     try:
-        files, how = files_of(path, hints)
-        found = survey.look(files)
+        files, encoder, how = files_of(path, hints)
+        found = survey.look(files, encoder)
     except UserError as error:
         if not as_json:
             raise
@@ -68,25 +67,28 @@ def command(
         raise typer.Exit(2)
 
 
-def files_of(path: Path, hints: dict[str, str]) -> tuple[Files, str]:
-    """The data set that a TOML, a folder or a file describes, and where its settings come from."""
+def files_of(path: Path, hints: dict[str, str]) -> tuple[Files, Any, str]:
+    """The data set that a TOML, a folder or a file describes, the TOML's encoder, and where the settings come from."""
     from fedalign import config, rooms
     from fedalign.detection import detect
 
-    toml = path / OWN if (path / OWN).is_file() and not any(hints.values()) else path
+    own = path / config.OWN
+    toml = own if own.is_file() and not any(hints.values()) else path
     if toml.suffix == ".toml":
         if any(hints.values()):
             raise UserError(f"{path} says itself which columns hold what; leave out --label and its like")
         settings = config.load(str(toml))
         if settings.dataset.name != "files":
             raise UserError(f"{toml} reads the data set {settings.dataset.name}; check is for your own files")
-        return rooms.build("datasets", "files", settings.dataset.options), f"settings: {toml}"
+        files = rooms.build("datasets", "files", settings.dataset.options)
+        encoder = rooms.build("encoders", settings.encoder.name, settings.encoder.options)
+        return files, encoder, f"settings: {toml}"
     detected = detect(path, hints)
     columns = {key: value for key, value in detected.options.items() if key not in ("path", "test_file", "aliases")}
     said = ", ".join(
         f"{key} = {value if isinstance(value, str) else ', '.join(value)}" for key, value in columns.items()
     )
-    return rooms.build("datasets", "files", detected.options), f"guessed: {said}"
+    return rooms.build("datasets", "files", detected.options), None, f"guessed: {said}"
 
 
 def tell_what_leaves(path: Path, given: Path | None, as_json: bool) -> None:
@@ -96,7 +98,7 @@ def tell_what_leaves(path: Path, given: Path | None, as_json: bool) -> None:
 
     if path.suffix == ".toml" or not path.is_file():
         raise UserError(f"{path} is no party's file; --what-leaves is for one, such as clinic.csv")
-    toml = given or path.parent / OWN
+    toml = given or path.parent / config.OWN
     if not toml.is_file():
         raise UserError("add --config FILE.toml, the run's configuration that the server's people gave you")
     settings = config.load(str(toml))
@@ -108,6 +110,8 @@ def tell_what_leaves(path: Path, given: Path | None, as_json: bool) -> None:
         print_json(found.table(), ok=True)
     else:
         print_leaving(found, path)
+        beside = f"fedalign check {shlex.quote(str(path.parent))}"
+        suggest(beside if given is None else "fedalign deploy check --server HOST:PORT")
 
 
 def print_leaving(found: Leaving, path: Path) -> None:
@@ -153,7 +157,6 @@ def print_leaving(found: Leaving, path: Path) -> None:
     output.print(
         "\nEvery message is noted with sizes and hashes in receipt.jsonl of the memory folder.", soft_wrap=True
     )
-    suggest(f"fedalign check {shlex.quote(str(path))}")
 
 
 def write(path: Path, text: str) -> None:
@@ -166,13 +169,16 @@ def write(path: Path, text: str) -> None:
 
 
 def next_command(path: Path, found: Survey, hints: dict[str, str]) -> str:
+    from fedalign.config import OWN
+
     options = "".join(f" --{key} {shlex.quote(value)}" for key, value in hints.items() if value)
     if not found.trainable:
         return f"fedalign check {shlex.quote(str(path))}{options}   (after mending the errors)"
     toml = path if path.suffix == ".toml" else path / OWN
     if toml.is_file() and not options:
         return f"fedalign run {shlex.quote(str(toml))}"
-    return f"fedalign init {shlex.quote(str(path))}{options}"
+    other = f" --out {shlex.quote(str(path / 'other.toml'))}" if toml.is_file() else ""  # init overwrites nothing
+    return f"fedalign init {shlex.quote(str(path))}{options}{other}"
 
 
 def print_json(data: dict[str, Any], ok: bool) -> None:

@@ -23,7 +23,7 @@ ORDER = 4
 
 
 def command(
-    preset: Annotated[str, typer.Argument(metavar="PRESET|FILE.toml", help="The setting to compare on.")],
+    preset: Annotated[str, typer.Argument(metavar="PRESET|FILE.toml|FOLDER", help="The setting to compare on.")],
     algorithms: Annotated[
         str,
         typer.Option(help="Methods or groups, with commas: table2, table3, all, fedavg, fedprox-0.001, ./mine.py ..."),
@@ -42,7 +42,7 @@ def command(
     from fedalign import comparison
     from fedalign.report.live import LivePage
 
-    out = out or Path("runs") / f"compare_{Path(preset).stem}"
+    out = out or Path("runs") / f"compare_{Path(preset).absolute().stem}"
     names = comparison.methods_named([word.strip() for word in algorithms.split(",") if word.strip()])
     cells, unfit = comparison.fitting(comparison.grid(preset, names, seeds, out, settings or [], rounds))
     if unfit:

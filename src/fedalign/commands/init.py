@@ -32,24 +32,27 @@ ABOUT = {
     "label": "the column with the class name; empty: not looked at",
     "labels": "the column with the class names; empty: not looked at",
     "separator": "between the names",
-    "label_prefix": "columns that begin so are classes: 1 yes, 0 no, empty not looked at",
+    "label_prefix": "columns that begin so are classes: 1 or yes, 0 or no, empty not looked at",
 }
 
 
 def command(
     path: Annotated[Path, typer.Argument(metavar="FOLDER|FILE", help="A folder with a file a party, or one file.")],
-    out: Annotated[Path, typer.Option(help="The TOML to write; an existing one is never overwritten.")] = Path(
-        "fedalign.toml"
-    ),
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The TOML to write, never over another; default fedalign.toml, in FOLDER if it is one."),
+    ] = None,
     label: Annotated[str, typer.Option(help="Column with one class name a row.")] = "",
     labels: Annotated[str, typer.Option(help="Column with several class names a row.")] = "",
     text: Annotated[str, typer.Option(help="Column with the text.")] = "",
     client: Annotated[str, typer.Option(help="Column with the party, in one file for all.")] = "",
 ) -> None:
     """Write a commented TOML for your own files."""
+    from fedalign.config import OWN
     from fedalign.detection import detect
     from fedalign.files import write_atomically
 
+    out = out or (path / OWN if path.is_dir() else Path(OWN))
     if out.exists():
         raise UserError(f"{out} exists already and is not overwritten; give another --out or remove it")
     if path.suffix == ".toml":
@@ -123,13 +126,15 @@ def _label_choices(detected: Detected) -> list[str]:
 
 
 def _input_choices(detected: Detected) -> list[str]:
-    if detected.kind == "text":
-        return [
-            '# hashed: no word leaves a party; "counted": see docs/files.md',
-            line("vocabulary", "hashed"),
-            line("buckets", 1024 if detected.rows < 2_000 else 4096),
-        ]
-    return ["# texts that mean an empty cell", '# missing = ["NA"]']
+    empty = ["# texts that mean an empty cell, also in the labels", '# missing = ["NA"]']
+    if detected.kind != "text":
+        return empty
+    return [
+        '# hashed: no word leaves a party; "counted": see docs/files.md',
+        line("vocabulary", "hashed"),
+        line("buckets", 1024 if detected.rows < 2_000 else 4096),
+        *empty,
+    ]
 
 
 def _encoder(detected: Detected) -> list[str]:

@@ -21,7 +21,7 @@ ORDER = 1
 
 def command(
     source: Annotated[
-        str, typer.Argument(metavar="PRESET|FILE.toml|RUN", help="What to run; a run's folder to resume.")
+        str, typer.Argument(metavar="PRESET|FILE.toml|FOLDER|RUN", help="What to run; a run's folder to resume.")
     ],
     rounds: Annotated[int | None, typer.Option(help="Number of rounds.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of everything random.")] = None,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fedalign.errors import UserError
 from fedalign.formats import delimited, jsonlines, npz, parquet
-from fedalign.formats.cells import Batch, Layout, Problem, Ragged, Report, printable, quoted, refuse
+from fedalign.formats.cells import MARKS, Batch, Layout, Problem, Ragged, Report, printable, quoted, refuse
 from fedalign.formats.table import Table
 
 ENDINGS = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet", ".npz")
@@ -51,6 +51,7 @@ def open_table(path: Path) -> Table:
 
 
 __all__ = [
+    "MARKS",
     "Batch",
     "Layout",
     "Problem",

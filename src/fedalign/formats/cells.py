@@ -15,7 +15,7 @@ from fedalign.errors import UserError
 
 SHOWN = 40  # characters of a cell in a message
 LARGEST = 1e30  # of a number; infinity and what overflows when squared is a mistake
-MARKS = {"true": "1", "false": "0"}
+MARKS = {"true": "1", "false": "0", "t": "1", "f": "0", "yes": "1", "no": "0", "y": "1", "n": "0"}  # in any case
 Layout = Literal["ntc", "nct"]  # rows, time, channels; or rows, channels, time
 
 
@@ -210,7 +210,7 @@ class Batch:
         return isinstance(cells, np.ndarray) and cells.ndim == 1 and cells.dtype.kind in "biuf"
 
     def marks(self, column: str) -> tuple[np.ndarray, np.ndarray]:
-        """(n,) yes and (n,) known of a column of 1, 0 and empty cells."""
+        """(n,) yes and (n,) known of a column of 1, 0 (or words for them) and empty cells."""
         cells = self.cells[column]
         if isinstance(cells, pl.Series) and (cells.dtype.is_numeric() or cells.dtype == pl.Boolean):
             values = cells.cast(pl.Float64).to_numpy()
@@ -226,7 +226,8 @@ class Batch:
         for row in np.flatnonzero(wrong).tolist():
             one = Batch(self.file, self.rows, {column: cells[row : row + 1]}, missing=self.missing)  # type: ignore[index]
             said = quoted(one.text(column)[0])
-            self.problem(row, column, f"{said} is neither 1 (yes), 0 (no) nor empty (not looked at)")
+            neither = f"{said} is neither 1 (yes), 0 (no) nor empty (not looked at)"
+            self.problem(row, column, f"{neither}; write one of them, or name it in dataset.missing")
         return values == 1, known & ~wrong
 
     def names(self, column: str, separator: str) -> list[list[str] | None]:
