@@ -124,7 +124,7 @@ def mistakes(tmp_path: Path) -> list[tuple[list[str | Path], str]]:
         (["run", "synthetic", *label, f"labels.file={table}"], "has no row and column for cycling slowly"),
         (["run", "synthetic", *label, f"labels.file={words}"], "has no row and column for walking slowly"),
         (["run", "synthetic", *label, f"labels.file={short}"], "is empty"),
-        (["run", tmp_path, "--resume"], "is not a file" if False else "there is no file"),
+        (["run", tmp_path, "--resume"], "is not a run's folder (it holds no config.toml)"),
         (["run", "synthetic", "--resume", "--out", tmp_path / "none"], "is not a run's folder"),
         (["run", "synthetic", "--set", "partition.kind=none"], "set partition.kind"),
     ]

@@ -53,6 +53,8 @@ def command(
         if not resume:
             raise UserError(f"{source} is a run's folder; add --resume to go on with it")
         out, source = folder, str(folder / "config.toml")
+    elif resume and folder.is_dir() and not (folder / configs.OWN).is_file():
+        raise UserError(f"{source} is not a run's folder (it holds no config.toml); check the path")
     if simulation and engine != "flower":
         raise UserError("--simulation goes with --engine flower; without it a run is a simulation in this process")
     chosen = [] if engine is None else [f"engine.name={engine}"]
