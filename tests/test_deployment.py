@@ -10,7 +10,7 @@ import stat
 import subprocess
 import sys
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -514,6 +514,20 @@ class Killed(BaseException):
     pass
 
 
+def dying(visit: int) -> Callable[[Message], Message]:
+    """The server is killed as the party's update of this visit comes in."""
+    asked = 0
+
+    def die(reply: Message) -> Message:
+        nonlocal asked
+        asked += "weights" in reply.content
+        if asked == visit:
+            raise Killed
+        return reply
+
+    return die
+
+
 @pytest.mark.parametrize("algorithm", ["fedalign", "scaffold"])
 def test_a_server_killed_in_a_round_resumes_to_the_same_weights(tmp_path: Path, algorithm: str) -> None:
     """Parties have trained and remembered when the server dies; the repeated round must start from their old memory."""
@@ -521,16 +535,7 @@ def test_a_server_killed_in_a_round_resumes_to_the_same_weights(tmp_path: Path, 
     whole = Server(tmp_path / "whole", config, clinics(tmp_path / "whole"))
     whole.run()
     run = Server(tmp_path / "killed", config, clinics(tmp_path / "killed"))
-    asked = 0
-
-    def die(reply: Message) -> Message:
-        nonlocal asked
-        asked += "weights" in reply.content
-        if asked == 3:
-            raise Killed
-        return reply
-
-    run.grid.change[13] = die
+    run.grid.change[13] = dying(3)
     with pytest.raises(Killed):
         run.run()
     assert len(run.records) == 2
@@ -729,16 +734,7 @@ def test_a_run_that_a_party_joined_late_resumes(tmp_path: Path) -> None:
     config = settings(rounds=4, clients_per_round=4)
     run = Server(tmp_path, config, nodes)
     later(run.grid, 1, 14, late)
-    asked = 0
-
-    def die(reply: Message) -> Message:
-        nonlocal asked
-        asked += "weights" in reply.content
-        if asked == 4:
-            raise Killed
-        return reply
-
-    run.grid.change[13] = die
+    run.grid.change[13] = dying(4)
     with pytest.raises(Killed):
         run.run()
     again = Server(tmp_path, config, {**clinics(tmp_path), 14: late}, parties=3)

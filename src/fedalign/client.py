@@ -93,10 +93,11 @@ def _visit(
             algorithm.correct(now)
             onlooker.stepped()
     send, remember = algorithm.finish(now)
+    update = Update(model.arrays(), labelled_rows(now.data), data.classes, send)
     if not all(bool(torch.isfinite(weight).all()) for weight in model.parameters()):
-        return Update(model.arrays(), labelled_rows(now.data), data.classes, send), memory  # refused; it may recover
+        return update, memory  # it will be refused, and the client may recover
     kept = {} if not config.keep_optimizer else {k: v for opt in optimizers for k, v in stored(opt, names).items()}
-    return Update(model.arrays(), labelled_rows(now.data), data.classes, send), {**remember, **kept}
+    return update, {**remember, **kept}
 
 
 def labelled_rows(data: Examples) -> int:
