@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import hashlib
+import itertools
 import json
 import stat
 import subprocess
@@ -16,6 +17,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 pytest.importorskip("flwr", reason="Flower is not installed; pip install 'fedalign[flower]'")
 
@@ -31,8 +33,9 @@ from fedalign.deployment.engine import DeployedEngine
 from fedalign.deployment.post import Post
 from fedalign.deployment.roster import Roster
 from fedalign.deployment.rows import FileRows
+from fedalign.engines.local import Local
 from fedalign.errors import UserError
-from fedalign.federate import sort_out
+from fedalign.federate import Reply, rounds, sort_out
 from fedalign.terms import Agreed, Offer, Wording
 from fedalign.trained import Model
 from fedalign.types import Examples
@@ -107,6 +110,49 @@ def test_the_result_is_that_of_the_local_engine(tmp_path: Path) -> None:
     run = Server(tmp_path, settings(), clinics(tmp_path))
     run.run()
     assert (run.out / "model.safetensors").read_bytes() == (tmp_path / "local" / "model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("lost", [{1}, {1, 2}, {2}])
+def test_a_party_whose_reply_was_lost_goes_on_from_its_last_that_counted(tmp_path: Path, lost: set[int]) -> None:
+    """Scaffold, north's replies lost on their way in some rounds: the weights are those of the local engine that loses
+    the same replies, in one go and resumed after a kill in the third round."""
+    config = settings(algorithm__name="scaffold", rounds=4)
+
+    def losing(folder: Path) -> Server:
+        run = Server(folder, config, clinics(folder))
+        visits = itertools.count(1)
+
+        def lose(reply: Message) -> Message:
+            gone = "weights" in reply.content and next(visits) in lost
+            return set_echo("nonce", "of another question")(reply) if gone else reply
+
+        run.grid.change[12] = lose
+        return run
+
+    whole = losing(tmp_path / "whole")
+    whole.run()
+    assert [len(record["clients"]) for record in whole.records] == [2 if n in lost else 3 for n in range(1, 5)]
+
+    files = {Path(n["data"]).stem: n["data"] for n in clinics(tmp_path).values()}
+    dataset = config.dataset.model_copy(update={**config.dataset.options, "parties": files})
+    plan = experiment.plan(config.model_copy(update={"dataset": dataset}))
+    north = [party.name for party in plan.federation.parties].index("north")
+    with Local(workers=1).open(plan) as engine:
+        train = engine.train
+        engine.train = lambda server, number, chosen: [  # type: ignore[method-assign]
+            Reply(m.client, None) if m.client == north and number in lost else m for m in train(server, number, chosen)
+        ]
+        *_, last = rounds(plan, engine, plan.start())
+    found = load_file(whole.out / "model.safetensors")
+    assert all(torch.equal(found[name], weight) for name, weight in last.server.weights.items())
+
+    killed = losing(tmp_path / "killed")
+    killed.grid.change[13] = dying(3)
+    with pytest.raises(Killed):
+        killed.run()
+    killed.grid.change[13] = lambda reply: reply
+    killed.run(resume=True)
+    assert (killed.out / "model.safetensors").read_bytes() == (whole.out / "model.safetensors").read_bytes()
 
 
 # --- what leaves -----------------------------------------------------------------------------------------------------
@@ -625,17 +671,20 @@ def test_a_run_from_before_runs_had_a_key_of_their_own_resumes(tmp_path: Path) -
     assert (again.out / "model.safetensors").read_bytes() == (whole.out / "model.safetensors").read_bytes()
 
 
-def test_a_party_keeps_its_memory_of_two_rounds_at_most(tmp_path: Path) -> None:
+def test_a_party_remembers_its_last_two_visits_that_counted(tmp_path: Path) -> None:
     memory = party.Memory(tmp_path, "run")
-    for number in (1, 2, 3):
-        memory.keep(number, {"x": torch.tensor([float(number)])})
-    assert float(memory.before(3, (), 0)["x"]) == 2.0
-    assert float(memory.before(4, (), 0)["x"]) == 3.0
-    assert memory.before(1, (), 0) == {}
-    kept = list(tmp_path.rglob("*.safetensors"))
-    assert [stat.S_IMODE(path.stat().st_mode) for path in kept] == [0o600] * 2
-    memory.keep(2, {"x": torch.tensor([20.0])})  # the server went back a round: what came after is void
-    assert float(memory.before(9, (), 0)["x"]) == 20.0
+
+    def visited(number: int, counted: int) -> float:
+        before = memory.of(counted, (), 0)
+        memory.keep(number, {"x": torch.tensor([float(number)])}, counted)
+        return float(before["x"]) if before else 0.0
+
+    assert [visited(1, 0), visited(2, 1), visited(3, 2), visited(4, 3)] == [0, 1, 2, 3]
+    assert sorted(path.stem for path in tmp_path.rglob("*.safetensors")) == ["000002", "000003", "000004"]
+    assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.rglob("*.safetensors")} == {0o600}
+    assert [visited(5, 3), visited(8, 3)] == [3, 3]  # the replies of rounds 4 and 5 were lost
+    assert visited(3, 2) == 2  # the server went back to an older checkpoint: what came after it is void
+    assert sorted(path.stem for path in tmp_path.rglob("*.safetensors")) == ["000002", "000003"]
     assert party.Memory(tmp_path, "../../other").folder.parent == tmp_path  # a run's key is not a path
 
 
@@ -847,7 +896,7 @@ def test_parties_keep_their_memory_when_classes_are_added(tmp_path: Path) -> Non
     later(run.grid, 2, 14, newcomer(tmp_path))
     run.run()
     (kept,) = (path for path in (tmp_path / "memory" / "north").iterdir() if path.is_dir())
-    assert sorted(path.stem for path in kept.iterdir()) == ["000002", "000003"]
+    assert sorted(path.stem for path in kept.iterdir()) == ["000001", "000002", "000003"]
 
 
 # --- names are data --------------------------------------------------------------------------------------------------

@@ -15,9 +15,9 @@ import torch
 from fedalign import experiment
 from fedalign.engines.local import Local, LocalEngine
 from fedalign.errors import UserError
-from fedalign.federate import Plan, Reply, Round, rounds, what_is_wrong
+from fedalign.federate import Plan, Reply, Round, last_averaged, rounds, what_is_wrong
 from fedalign.types import Server, Update
-from federations import plan, same, script
+from federations import named, plan, same, script
 from test_cli import fedalign
 
 Spoil = Callable[[Update], Update]
@@ -28,7 +28,7 @@ class Unreliable:
 
     def __init__(self, engine: LocalEngine, client: int, spoil: Spoil | None) -> None:
         self.engine, self.client, self.spoil = engine, client, spoil
-        self.score, self.validate = engine.score, engine.validate
+        self.averaged, self.score, self.validate = engine.averaged, engine.score, engine.validate
 
     def train(self, server: Server, round_number: int, chosen: Sequence[int]) -> list[Reply]:
         replies = self.engine.train(server, round_number, chosen)
@@ -106,6 +106,28 @@ def test_scaffolds_variates_are_checked_too() -> None:
         return dataclasses.replace(update, extra={**update.extra, name: update.extra[name] * float("nan")})
 
     assert "not finite" in str(play(prepared, 2, spoil)[0].record["refused"])
+
+
+@pytest.mark.parametrize("spoil", [None, spoilt(float("nan"))])
+def test_what_comes_to_nothing_is_not_remembered(spoil: Spoil | None) -> None:
+    """Scaffold's server holds the mean of all clients' variates. It stays so while client 1's replies are lost or no
+    good, and in rounds of three good replies where four are needed nothing moves on either side."""
+    for needed in (1, 4):
+        prepared = plan("scaffold", clients_per_round=4, rounds=3, min_clients=needed, patience=9)
+        with unreliable(prepared, 1, spoil) as engine:
+            *_, last = rounds(prepared, engine, prepared.start())
+            held = [engine.engine.memory.get(client) for client in range(4)]
+        assert [bool(memory) for memory in held] == ([True, False, True, True] if needed == 1 else [False] * 4)
+        for name, control in last.server.extra.items():
+            total = sum((memory[name] for memory in held if memory), torch.zeros_like(control))
+            torch.testing.assert_close(control, total / 4, rtol=1e-5, atol=1e-7, msg=named(name))
+            assert bool(control.any()) == (needed == 1) or "embedding" not in name
+
+
+def test_the_last_round_that_counted_is_read_from_the_records() -> None:
+    records = [{"round": 1, "clients": [0, 1, 2]}, {"round": 2, "clients": [0]}, {"round": 3, "clients": [2, 4]}]
+    assert last_averaged(records, min_clients=2) == {0: 1, 1: 1, 2: 3, 4: 3}
+    assert last_averaged(records, min_clients=1) == {0: 2, 1: 1, 2: 3, 4: 3}
 
 
 @pytest.mark.parametrize(

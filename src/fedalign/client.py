@@ -94,8 +94,6 @@ def _visit(
             onlooker.stepped()
     send, remember = algorithm.finish(now)
     update = Update(model.arrays(), labelled_rows(now.data), data.classes, send)
-    if not all(bool(torch.isfinite(weight).all()) for weight in model.parameters()):
-        return update, memory  # it will be refused, and the client may recover
     kept = {} if not config.keep_optimizer else {k: v for opt in optimizers for k, v in stored(opt, names).items()}
     return update, {**remember, **kept}
 

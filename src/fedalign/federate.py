@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from math import isfinite
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -56,6 +56,9 @@ class Engine(Protocol):
     def train(self, server: Server, round_number: int, chosen: Sequence[int]) -> list[Reply]:
         """One reply a client, in client order; `update` is None where the client failed."""
 
+    def averaged(self, round_number: int, clients: Sequence[int]) -> None:
+        """The updates of these clients are in the server's new state; what the others would remember is void."""
+
     def score(self, weights: Arrays, thresholds: Tensor | None = None) -> Tensor | None:
         """(C, 4) counts of the model on test rows, or None where there are none."""
 
@@ -96,6 +99,7 @@ def rounds(plan: Plan, engine: Engine, server: Server, done: int = 0) -> Iterato
         missed = missed + 1 if len(replies) < config.min_clients else 0
         if not missed:
             server = plan.algorithm.aggregate(server, [update for _, update in replies])
+            engine.averaged(number, [reply.client for reply, _ in replies])
         record: dict[str, object] = {"round": number, "clients": [reply.client for reply, _ in replies]}
         if refused:
             record["refused"] = refused
@@ -122,6 +126,12 @@ def rounds(plan: Plan, engine: Engine, server: Server, done: int = 0) -> Iterato
             raise UserError(
                 f"{missed} rounds in a row had fewer than {config.min_clients} good replies ({reasons}); {mend}"
             )
+
+
+def last_averaged(records: Iterable[Mapping[str, Any]], min_clients: int) -> dict[int, int]:
+    """The last round of each client whose update was averaged, from the lines of metrics.jsonl."""
+    counted = (record for record in records if len(record["clients"]) >= min_clients)
+    return {client: record["round"] for record in counted for client in record["clients"]}
 
 
 def sort_out(

@@ -45,6 +45,7 @@ class DeployedEngine:
         self.number = 0
         self._asked: tuple[Arrays, dict[str, Tensor]] | None = None  # the last weights scored, and their counts
         self.run = roster.run
+        self.counted: dict[int, int] = {}  # client: the last round whose average its update is part of
 
     def train(self, server: Server, round_number: int, chosen: Sequence[int]) -> list[Reply]:
         self.number = round_number
@@ -65,6 +66,9 @@ class DeployedEngine:
             found.append(self.read(client, reply, server, nonces.get(client, "")))
             self.on_visit(client)
         return found
+
+    def averaged(self, round_number: int, clients: Sequence[int]) -> None:
+        self.counted |= dict.fromkeys(clients, round_number)
 
     def welcome(self) -> None:
         """Parties that come later: with known names they take part from the next round on."""
@@ -100,6 +104,7 @@ class DeployedEngine:
             "round": self.number,
             "client": client,
             "clients": server.num_clients,
+            "counted": self.counted.get(client, 0),
             "nonce": nonce,
             "agreed": self.roster.agreed.model_dump_json(),
         }

@@ -205,10 +205,11 @@ def train(
     if algorithm.watches(bench.model.task) and "validation" in parts:
         counts = count(bench, server.weights, parts["validation"], None)
         messages.put(reply, "counts", {"validation": counts})
-    memory = store.before(number, bench.model.class_rows, len(bench.model.anchors()))
+    counted = int(task["counted"])
+    memory = store.of(counted, bench.model.class_rows, len(bench.model.anchors()))
     key = (here.config.seed, number, int(task["client"]))
     update, after = visit(algorithm, bench, server, parts["train"], memory, here.config.training, key)
-    store.keep(number, after)
+    store.keep(number, after, counted)
     messages.put_update(reply, update)
     messages.put_text(reply, "kept", {"kept": size_of(after)})
 
@@ -256,27 +257,30 @@ def count(bench: Workbench, weights: Arrays, rows: Examples, thresholds: torch.T
 class Memory:
     """What this party remembers of a run, on its own disk, with the round it was made in.
 
-    A server that resumes may repeat its last round, so the memory from before that round is kept too.
+    A visit may come to nothing: its reply is lost or late, too few parties reply, the server is killed before it has
+    written the round down. So what a visit leaves behind counts only once the server says that its update did.
     """
 
     def __init__(self, folder: Path, run: str) -> None:
         self.folder = folder / hashlib.sha256(run.encode()).hexdigest()[:16]  # a run's key is data, not a path
 
-    def before(self, number: int, class_rows: tuple[str, ...], classes: int) -> Arrays:
-        """The newest memory of an earlier round; empty at the first visit."""
+    def of(self, counted: int, class_rows: tuple[str, ...], classes: int) -> Arrays:
+        """What was remembered after the last visit that counted; empty before there was one."""
         for found in sorted(self._rounds(), reverse=True):
-            if found < number:
+            if found <= counted:
                 try:
                     return fit_rows(load(self._path(found).read_bytes()), class_rows, classes)
                 except (OSError, SafetensorError) as error:
                     raise UserError(f"{self._path(found)} cannot be read ({error}); remove it to begin anew") from error
         return {}
 
-    def keep(self, number: int, arrays: Arrays) -> None:
+    def keep(self, number: int, arrays: Arrays, counted: int) -> None:
+        """Adds this round's to the last that counted, and to the one before it: a server whose newest checkpoint is
+        damaged goes back to the one before."""
         self.folder.mkdir(parents=True, exist_ok=True)
         write_atomically(self._path(number), save(arrays), PRIVATE)
-        earlier = sorted(found for found in self._rounds() if found < number)
-        for old in [*earlier[:-1], *(found for found in self._rounds() if found > number)]:
+        wanted = [*sorted(found for found in self._rounds() if found <= counted)[-2:], number]
+        for old in set(self._rounds()) - set(wanted):
             self._path(old).unlink()
 
     def _rounds(self) -> list[int]:

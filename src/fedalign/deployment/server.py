@@ -25,7 +25,7 @@ from fedalign.deployment.engine import DeployedEngine, NewClassesError
 from fedalign.deployment.post import Log, Post
 from fedalign.deployment.roster import Roster, Stored, held, look_alikes
 from fedalign.errors import UserError
-from fedalign.federate import Plan
+from fedalign.federate import Plan, last_averaged
 from fedalign.labels import names as label_names
 from fedalign.memory import ClientMemory
 from fedalign.rooms import explain
@@ -81,8 +81,10 @@ def serve(grid: Grid, text: str, run: Mapping[str, Any], log: Log) -> dict[str, 
         plan = experiment.plan(config, roster.federation)
     resume, extend = settings.resume, settings.new_classes == "extend"
     while True:
+        engine = DeployedEngine(plan, post, roster, extend, settings.evaluate_every, settings.out)
 
-        def begun(plan: Plan, done: int, roster: Roster = roster) -> None:
+        def begun(plan: Plan, done: int, roster: Roster = roster, engine: DeployedEngine = engine) -> None:
+            engine.counted = last_averaged(RunFolder(settings.out).records(), config.min_clients)
             roster.keep(settings.out)
             post.keep_notes(settings.out)
 
@@ -91,7 +93,6 @@ def serve(grid: Grid, text: str, run: Mapping[str, Any], log: Log) -> dict[str, 
             on_round=lambda now, seconds: log(round_line(now.record, seconds)),
             on_warning=log,
         )
-        engine = DeployedEngine(plan, post, roster, extend, settings.evaluate_every, settings.out)
         try:
             return experiment.run(config, settings.out, resume, watch, prepared=plan, opened=engine)
         except NewClassesError as joining:

@@ -140,6 +140,7 @@ class FlowerEngine:
         from flwr.app import ConfigRecord, Message, RecordDict
 
         nodes = self._nodes()
+        self.here.fresh.clear()
         letters = []
         for client in chosen:
             content = RecordDict({"task": ConfigRecord({"round": round_number, "client": client, "config": self.text})})
@@ -181,8 +182,11 @@ class FlowerEngine:
             return Reply(client, None, f"failed: {message.error.reason}")
         content = message.content
         memory = messages.get(content, "memory")
-        self.here.memory.put(client, memory)
+        self.here.fresh[client] = memory
         return Reply(client, messages.get_update(content), kept=size_of(memory), notes=dict(content["notes"]))
+
+    def averaged(self, round_number: int, clients: Sequence[int]) -> None:
+        self.here.averaged(round_number, clients)
 
     def score(self, weights: Arrays, thresholds: Tensor | None = None) -> Tensor | None:
         return self.here.score(weights, thresholds)

@@ -75,11 +75,13 @@ class LocalEngine:
         self.memory = memory
         self.on_visit: Callable[[int], None] = lambda client: None  # called as each client finishes
         self.stopping = threading.Event()  # abandons the visits under way
+        self.fresh: dict[int, Arrays] = {}  # what the clients of this round remember if their updates count
         self._benches: queue.SimpleQueue[Workbench] = queue.SimpleQueue()
         for _ in range(workers):
             self._benches.put(Workbench(plan.model))
 
     def train(self, server: Server, round_number: int, chosen: Sequence[int]) -> list[Reply]:
+        self.fresh.clear()
         # the largest first, so that no thread is left alone with it at the end
         order = sorted(chosen, key=lambda m: -steps_of(self.plan.federation.parties[m].train))
         running = {m: self.pool.submit(self._visit, server, round_number, m) for m in order}
@@ -102,11 +104,15 @@ class LocalEngine:
                 key,
                 onlooker,
             )
-            self.memory.put(client, memory)
+            self.fresh[client] = memory
         finally:
             self._benches.put(bench)
         self.on_visit(client)
         return Reply(client, update, kept=size_of(memory), notes=onlooker.notes)
+
+    def averaged(self, round_number: int, clients: Sequence[int]) -> None:
+        for client in clients:
+            self.memory.put(client, self.fresh.pop(client))
 
     def score(self, weights: Arrays, thresholds: Tensor | None = None) -> Tensor | None:
         test = self.plan.federation.test
