@@ -7,6 +7,7 @@ import dataclasses
 import hashlib
 import itertools
 import json
+import logging
 import stat
 import subprocess
 import sys
@@ -1201,6 +1202,9 @@ def test_a_mistake_is_one_sentence_in_flowers_log(tmp_path: Path, caplog: pytest
         with pytest.raises(UserError) as caught:
             apps.main(run.grid, Context(1, 1, {}, RecordDict(), context))  # type: ignore[arg-type]
         assert f"error: {caught.value}" in caplog.text
+        logging.getLogger("flwr").error("ServerApp raised an exception", exc_info=caught.value)  # as Flower does
+        assert "ServerApp raised an exception" in caplog.text
+        assert "Traceback" not in caplog.text
         return str(caught.value)
 
     said = asked(settings(rounds=1))

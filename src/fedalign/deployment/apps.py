@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from flwr.app import Context, Message
@@ -17,27 +18,34 @@ client_app = ClientApp()
 
 @server_app.main()
 def main(grid: Grid, context: Context) -> None:
-    import logging
-
     from fedalign.deployment.server import in_flower, serve
     from fedalign.errors import UserError
 
-    log = logging.getLogger("flwr").info  # what Flower shows with `flwr run --stream` and `flwr log`
+    logger = logging.getLogger("flwr")  # what Flower shows with `flwr run --stream` and `flwr log`
+    logger.addFilter(_without_trace)
+    log = logger.info
     try:
         result = serve(grid, str(context.run_config["config"]), context.run_config, log)
     except UserError as error:
         sentence = in_flower(str(error))
-        logging.getLogger("flwr").error("error: %s", sentence)
+        logger.error("error: %s", sentence)
         raise UserError(sentence) from None  # Flower notes a run as failed by what it raises
     if "last" in result:
         log(f"finished: F1 {100 * result['last']['f1']:.2f}, accuracy {100 * result['last']['accuracy']:.2f}")
     log(f"run folder: {context.run_config.get('out', 'run')}")
 
 
+def _without_trace(record: logging.LogRecord) -> bool:
+    """Flower logs what an app raises with a traceback, which tells nothing about a user's mistake."""
+    from fedalign.errors import UserError
+
+    if record.exc_info and isinstance(record.exc_info[1], UserError):
+        record.exc_info = None
+    return True
+
+
 def _answer(kind: str, message: Message, context: Context) -> Message:
     """The party's answer. If it fails, the reason stays in the party's own log: it may hold a path or a cell."""
-    import logging
-
     from flwr.app import ConfigRecord, RecordDict
 
     try:
