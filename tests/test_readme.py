@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import re
 import subprocess
 import sys
@@ -59,6 +61,22 @@ def test_every_link_leads_somewhere() -> None:
     for page in [ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]:
         for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_every_option_of_every_method_is_documented_with_its_default() -> None:
+    from fedalign import rooms
+    from fedalign.algorithm import Algorithm
+
+    page = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
+    lines = {line.split("`")[1]: line for line in page.splitlines() if line.startswith("| `")}
+    shared = {field.name: field.default for field in dataclasses.fields(Algorithm)}
+    for option, default in shared.items():
+        assert f"| `{json.dumps(default)}` |" in lines[option]
+    for name in rooms.names("algorithms"):
+        for field in dataclasses.fields(rooms.find("algorithms", name)):
+            if shared.get(field.name, ...) != field.default:
+                value = "" if field.default is None else f" = {json.dumps(field.default)}"
+                assert f"`{field.name}{value}`" in lines[name], (name, field.name)
 
 
 @pytest.mark.slow
