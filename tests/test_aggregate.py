@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedalign.aggregate import class_wise_mean, mean
+from fedalign.aggregate import class_wise_mean, clipped, mean
 from fedalign.algorithm import Algorithm
 from fedalign.algorithms.fedavg import FedAvg
 from fedalign.types import Server, Update
@@ -69,3 +69,80 @@ def test_no_useful_update_keeps_the_weights() -> None:
     before = server()
     assert FedAvg().aggregate(before, []) is before
     assert FedAvg().aggregate(before, [update(1, 0, [True, True])]) is before
+
+
+def test_changes_are_clipped_at_a_multiple_of_the_median_by_hand() -> None:
+    """From zero. Shared weights move by (3, 4), (0, 1) and (30, 40): norms 5, 1, 50, median 5; twice that is 10, a
+    fifth of the last, which becomes (6, 8). Owned rows move by 1, 2, 8 and 4, the lower median being 2: of 8 a half
+    stays, and 4 is not too much. The row that the second does not annotate is clipped too, 6 to 4."""
+
+    def sent(a: list[float], rows: list[float], classes: list[bool]) -> Update:
+        return Update({"a": torch.tensor(a), "rows": torch.tensor(rows).view(2, 1)}, 1, torch.tensor(classes))
+
+    updates = [
+        sent([3.0, 4.0], [1.0, 2.0], [True, True]),
+        sent([0.0, 1.0], [8.0, 6.0], [True, False]),
+        sent([30.0, 40.0], [0.0, 4.0], [False, True]),
+    ]
+    found = clipped(server(), updates, 2.0)
+    assert [u.weights["a"].tolist() for u in found] == [[3.0, 4.0], [0.0, 1.0], pytest.approx([6.0, 8.0])]
+    assert [u.weights["rows"].flatten().tolist() for u in found] == [[1.0, 2.0], [4.0, pytest.approx(4.0)], [0.0, 4.0]]
+
+
+def drawn(seed: int, clients: int = 5) -> tuple[Server, list[Update]]:
+    g = torch.Generator().manual_seed(seed)
+    before = Server({"a": torch.randn(7, generator=g), "rows": torch.randn(4, 3, generator=g)}, clients, ("rows",))
+    return before, [
+        Update(
+            {name: value + torch.randn(value.shape, generator=g) for name, value in before.weights.items()},
+            1,
+            torch.rand(4, generator=g) < 0.7,
+            {"beside": torch.randn(2, generator=g)},
+        )
+        for _ in range(clients)
+    ]
+
+
+@given(st.integers(0, 2**31), st.floats(1e3, 1e6))
+def test_how_large_a_lie_is_does_not_matter(seed: int, times: float) -> None:
+    """One of five sends its change many times over: all but the first thousandfold is clipped away."""
+
+    def spoilt(times: float) -> list[Update]:
+        before, updates = drawn(seed)
+        liar = updates[2]
+        weights = {name: old + times * (liar.weights[name] - old) for name, old in before.weights.items()}
+        extra = {name: times * value for name, value in liar.extra.items()}
+        updates[2] = Update(weights, 1, liar.classes, extra)
+        return clipped(before, updates, 2.0)
+
+    for one, other in zip(spoilt(1e3), spoilt(times), strict=True):
+        for name, value in [*one.weights.items(), *one.extra.items()]:
+            torch.testing.assert_close(value, {**other.weights, **other.extra}[name], rtol=1e-3, atol=1e-2)
+
+
+@given(st.integers(0, 2**31), st.floats(0.5, 4))
+def test_what_is_not_too_large_keeps_its_bits_and_the_rest_its_direction(seed: int, times: float) -> None:
+    before, updates = drawn(seed)
+    found = clipped(before, updates, times)
+    norms = torch.stack([(u.weights["a"] - before.weights["a"]).norm() for u in updates])
+    for update, now, norm in zip(updates, found, norms, strict=True):
+        change, kept = update.weights["a"] - before.weights["a"], now.weights["a"] - before.weights["a"]
+        if norm < 0.999 * times * norms.median():
+            assert torch.equal(update.weights["a"], now.weights["a"])
+        else:
+            assert float(kept.norm()) <= 1.001 * times * float(norms.median())
+            torch.testing.assert_close(
+                torch.nn.functional.normalize(kept, dim=0),
+                torch.nn.functional.normalize(change, dim=0),
+                rtol=1e-3,
+                atol=1e-4,
+            )
+
+
+def test_clients_that_did_not_move_are_no_measure() -> None:
+    """Three of four send the server's own weights back; the fourth is not clipped to nothing."""
+    still = [update(0, 1, [True, True]) for _ in range(3)]
+    found = clipped(server(), [*still, update(5, 1, [True, True])], 1.0)
+    assert [u.weights["a"].tolist() for u in found] == [[0, 0]] * 3 + [[5, 5]]
+    assert [u.weights["rows"].flatten().tolist() for u in found] == [[0, 0]] * 3 + [[5, 5]]
+    assert all(torch.equal(u.weights["a"], torch.zeros(2)) for u in clipped(server(), still, 1.0))

@@ -124,6 +124,32 @@ def test_what_comes_to_nothing_is_not_remembered(spoil: Spoil | None) -> None:
             assert bool(control.any()) == (needed == 1) or "embedding" not in name
 
 
+@pytest.mark.parametrize("algorithm", ["fedavg", "fedalign", "scaffold"])
+def test_a_client_that_sends_its_change_a_hundred_times_over_is_held_back(algorithm: str) -> None:
+    """Only with clip_updates: the model stays about as near to the honest one as without that client."""
+
+    def hundredfold(prepared: Plan) -> Spoil:
+        before = prepared.start().weights
+
+        def spoil(update: Update) -> Update:
+            return dataclasses.replace(
+                update, weights={name: w + 100 * (w - before[name]) for name, w in update.weights.items()}
+            )
+
+        return spoil
+
+    moved = {}
+    for clip in (0.0, 2.0):
+        prepared = plan(algorithm, clients_per_round=4, rounds=1, algorithm__clip_updates=clip)
+        start = prepared.start().weights
+        for who, spoil in (("liar", hundredfold(prepared)), ("honest", lambda update: update)):
+            now = play(prepared, 1, spoil)[-1].server.weights
+            moved[clip, who] = float(sum((now[name] - start[name]).square().sum() for name in start)) ** 0.5
+    assert moved[0.0, "liar"] > 10 * moved[0.0, "honest"]
+    assert moved[2.0, "liar"] < 2 * moved[2.0, "honest"]
+    assert moved[2.0, "honest"] == pytest.approx(moved[0.0, "honest"], rel=0.1)
+
+
 def test_the_last_round_that_counted_is_read_from_the_records() -> None:
     records = [{"round": 1, "clients": [0, 1, 2]}, {"round": 2, "clients": [0]}, {"round": 3, "clients": [2, 4]}]
     assert last_averaged(records, min_clients=2) == {0: 1, 1: 1, 2: 3, 4: 3}

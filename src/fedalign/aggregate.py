@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from fedalign.types import Arrays, Update
+from fedalign.types import Arrays, Server, Update
 
 
 def mean(arrays: Sequence[Arrays], weights: Tensor) -> Arrays:
@@ -33,6 +34,43 @@ def class_wise_mean(before: Tensor, rows: Sequence[Tensor], votes: Tensor) -> Te
     averaged = torch.einsum("mc...,mc->c...", stacked, share.to(stacked.dtype))
     owned = (total > 0).view(-1, *[1] * (before.dim() - 1))
     return torch.where(owned, averaged, before)
+
+
+def clipped(server: Server, updates: Sequence[Update], times: float) -> list[Update]:
+    """The updates, none with a change of more than `times` the median one's norm: of all shared weights together, of
+    each class's rows, and of what is sent beside the weights. So far and no further can one client move a mean.
+
+    A class may be annotated by a single client, so its rows are held against those of all classes and their owners.
+    """
+    shared = server.weights.keys() - set(server.class_rows)
+    moved = [{name: u.weights[name] - before for name, before in server.weights.items()} for u in updates]
+    whole = torch.stack([norm([m[name] for name in shared]) for m in moved])  # (clients,)
+    beside = torch.stack([norm(update.extra.values()) for update in updates])  # (clients,)
+    rows = torch.stack([norm([m[name] for name in server.class_rows], rows=True) for m in moved])  # (clients, C)
+    owned = torch.stack([update.classes for update in updates])
+    shrink = shrinkage(whole, whole, times), shrinkage(beside, beside, times), shrinkage(rows, rows[owned], times)
+    result = []
+    for update, change, by, by_beside, by_row in zip(updates, moved, *shrink, strict=True):
+        weights = {}
+        for name, before in server.weights.items():
+            factor = by_row.view(-1, *[1] * (before.dim() - 1)) if name in server.class_rows else by
+            weights[name] = torch.where(factor < 1, before + factor * change[name], update.weights[name])
+        extra = {name: value * by_beside for name, value in update.extra.items()}
+        result.append(replace(update, weights=weights, extra=extra))
+    return result
+
+
+def norm(arrays: Iterable[Tensor], rows: bool = False) -> Tensor:
+    """The norm of several arrays together, or of each of their rows."""
+    squares = [array.double().square() for array in arrays]
+    found = [square.view(len(square), -1).sum(1) if rows else square.sum() for square in squares]
+    return torch.stack(found).sum(0).sqrt() if found else torch.zeros((), dtype=torch.float64)
+
+
+def shrinkage(norms: Tensor, among: Tensor, times: float) -> Tensor:
+    """What each change is to be multiplied by: 1 unless it is larger than `times` the median of those that moved."""
+    real = among[among > 0]
+    return (times * real.median() / norms).clamp(max=1).float() if real.numel() else torch.ones(norms.shape)
 
 
 def examples_or_equal(updates: Sequence[Update], weighting: str) -> Tensor:

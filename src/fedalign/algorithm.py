@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from fedalign import losses
@@ -27,6 +28,7 @@ class Algorithm:
     weighting: Literal["equal", "examples"] = "equal"
     owner_rows: bool = False  # average a class's row over the clients that annotate the class
     complement: bool = False  # learn from single-label rows known to lie outside the client's classes
+    clip_updates: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0  # at so many median changes; 0: not at all
 
     @property
     def head(self) -> Head:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fedalign import metrics
+from fedalign.aggregate import clipped
 from fedalign.algorithm import Algorithm
 from fedalign.config import Config
 from fedalign.errors import UserError
@@ -98,7 +99,10 @@ def rounds(plan: Plan, engine: Engine, server: Server, done: int = 0) -> Iterato
         sent = size_of(server.weights) + size_of(server.extra)
         missed = missed + 1 if len(replies) < config.min_clients else 0
         if not missed:
-            server = plan.algorithm.aggregate(server, [update for _, update in replies])
+            updates = [update for _, update in replies]
+            if plan.algorithm.clip_updates:
+                updates = clipped(server, updates, plan.algorithm.clip_updates)
+            server = plan.algorithm.aggregate(server, updates)
             engine.averaged(number, [reply.client for reply, _ in replies])
         record: dict[str, object] = {"round": number, "clients": [reply.client for reply, _ in replies]}
         if refused:
