@@ -1,9 +1,9 @@
 """What one party that lies does to a model, and what is left of that with `algorithm.clip_updates`.
 
-    python benchmarks/attacks.py dsads-8 --rounds 10 --set encoder.dim=32
+    python benchmarks/attacks.py examples/wearables/fedalign.toml --rounds 5 --algorithms fedalign --clip 0 1 2
 
-The first client of the preset lies in every round in which it is chosen. F1 is split by the number of owners of a class,
-because a class that only the liar annotates cannot be defended.
+The first client of the preset lies in every round in which it is chosen. In brackets is the F1 of the classes that only
+the liar annotates, which cannot be defended; the other number is that of all other classes.
 """
 
 from __future__ import annotations

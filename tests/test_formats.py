@@ -152,6 +152,19 @@ def test_long_rows_come_a_few_at_a_time(tmp_path: Path, monkeypatch: pytest.Monk
     assert [n for batch in batches for n in batch.numbers("n")] == list(range(10))
 
 
+def test_long_rows_of_parquet_come_a_few_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first two rows tell that three of them and no more fit into 1,000 bytes, as long as rows are alike."""
+    from fedalign.formats import parquet
+
+    monkeypatch.setattr(parquet, "FIRST", 2)
+    monkeypatch.setattr(parquet, "BYTES", 1000)
+    rows = {"t": ["x" * 300] * 8 + ["x"] * 6, "n": list(range(14))}
+    batches = list(open_table(write(tmp_path / "a.parquet", rows)).batches(["t", "n"]))
+    assert [len(batch) for batch in batches][:3] == [2, 3, 3]
+    assert [n for batch in batches for n in batch.numbers("n")] == list(range(14))
+    assert [int(n) for batch in batches for n in batch.rows] == list(range(1, 15))
+
+
 @pytest.mark.parametrize("ending", ["csv", "jsonl"])
 def test_columns_that_are_not_asked_for_are_not_held(tmp_path: Path, ending: str) -> None:
     """30 MB of notes beside a number each, of which only the numbers are read."""

@@ -11,7 +11,9 @@ import polars as pl
 
 from fedalign.errors import UserError
 from fedalign.formats.cells import Report, printable
-from fedalign.formats.table import ROWS, Piece, Table
+from fedalign.formats.table import BYTES, ROWS, Piece, Table
+
+FIRST = 256  # rows of the first batch, which tells how long rows are
 
 
 @contextmanager
@@ -31,9 +33,13 @@ def open_table(path: Path, file: str) -> Table:
         rows = int(scan.select(pl.len()).collect().item())
 
     def pieces(wanted: Sequence[str], report: Report) -> Iterator[Piece]:
-        for start in range(0, rows, ROWS):
+        start, count = 0, min(FIRST, ROWS)
+        while start < rows:
             with _damage_named(file):
-                frame = scan.select(wanted).slice(start, ROWS).collect()
+                frame = scan.select(wanted).slice(start, count).collect()
             yield np.arange(start + 1, start + 1 + len(frame)), {name: frame[name] for name in wanted}
+            start += count
+            fitting = BYTES * count // max(1, int(frame.estimated_size()))
+            count = min(ROWS, max(1, fitting))  # few where rows are long
 
     return Table(file, columns, pieces)
