@@ -7,6 +7,7 @@ import io
 import json
 import shutil
 import sys
+import tomllib
 import tracemalloc
 from contextlib import redirect_stderr, redirect_stdout
 from itertools import pairwise
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+import tomli_w
 import torch
 from safetensors.torch import load_file, save_file
 
@@ -482,6 +484,23 @@ def test_a_card_takes_names_for_words_only() -> None:
     text = card(hostile, {}, {}, onnx=False)
     assert "<script>" not in text
     assert "[x](" not in text
+
+
+def test_an_exported_folder_tells_no_path_of_the_machine(tmp_path: Path) -> None:
+    """Though the run's settings hold several: of the data, of its label counts, of a method in a file of its own."""
+    run = tmp_path / "secret-place" / "run"
+    shutil.copytree(run_of("machines"), run)
+    table = tomllib.loads((run / "config.toml").read_text())
+    table["labels"] |= {"source": "counts", "file": str(run / "counts.json")}
+    table["algorithm"]["name"] = str(run / "mine.py")
+    table["dataset"] |= {"path": str(run), "test_file": str(run / "test.csv")}
+    (run / "config.toml").write_text(tomli_w.dumps(table))
+    assert fedalign("export", str(run), "--out", str(tmp_path / "out"))[0] == 0
+    for file in (tmp_path / "out").iterdir():
+        assert b"secret-place" not in file.read_bytes(), file
+    told = (tmp_path / "out" / "README.md").read_text()
+    assert "counts.json" in told
+    assert "mine.py" in told
 
 
 def test_an_encoder_that_onnx_cannot_hold_is_named() -> None:

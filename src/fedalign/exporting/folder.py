@@ -16,7 +16,7 @@ from fedalign.exporting.graph import ONNX, TOLERANCE, disagreement, onnx_bytes
 from fedalign.files import write_atomically
 from fedalign.trained import Model
 
-PLACES = ("path", "parties", "test_file", "aliases")  # of the machine that trained
+PLACES = ("path", "parties", "test_file", "aliases")  # of the data set's options
 
 
 def write(model: Model, run: Path, out: Path, onnx: bool) -> float | None:
@@ -59,8 +59,13 @@ def _parsed(path: Path, parse: Callable[[str], Any]) -> dict[str, Any]:
 
 
 def _without_paths(config: dict[str, Any]) -> dict[str, Any]:
-    """Settings without places on the machine that trained."""
-    dataset = {
-        k: v for k, v in config.get("dataset", {}).items() if k not in ("path", "parties", "test_file", "aliases")
-    }
-    return {**config, "dataset": dataset} if config else {}
+    """Settings without places on the machine that trained; of a file of label counts or a method the name is left."""
+    dataset = {key: value for key, value in config.get("dataset", {}).items() if key not in PLACES}
+    shown: dict[str, Any] = _named({**config, "dataset": dataset}) if config else {}
+    return shown
+
+
+def _named(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _named(inner) for key, inner in value.items()}
+    return Path(value).name if isinstance(value, str) and Path(value).is_absolute() else value
