@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -256,7 +257,11 @@ def test_the_shipped_counts_are_listed_with_what_they_say_too_little_about(
 
 
 def children(pid: int) -> list[str]:
-    return [child for path in Path(f"/proc/{pid}/task").glob("*/children") for child in path.read_text().split()]
+    found: list[str] = []
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(FileNotFoundError, ProcessLookupError):  # a thread may end while it is looked at
+            found += path.read_text().split()
+    return found
 
 
 def test_ctrl_c_leaves_nothing_behind(place: Path) -> None:
