@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from flwr.app import Context, Message, Metadata, RecordDict
 from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
+from flwr.proto.node_pb2 import NodeInfo
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedalign.deployment import apps
@@ -28,6 +29,7 @@ class LoopbackGrid:
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1  # as Flower sets them in a ServerApp
         self.text = to_toml(config)
         self.nodes = nodes
+        self.registered: dict[int, str] = {}  # node -> the name that its key was registered under
         self.change: dict[int, Change] = {}
         self.sent: list[Message] = []
         self.replies: dict[str, Message] = {}
@@ -36,6 +38,9 @@ class LoopbackGrid:
 
     def get_node_ids(self) -> list[int]:
         return list(self.nodes)
+
+    def get_nodes(self) -> list[NodeInfo]:
+        return [NodeInfo(node_id=node, name=self.registered.get(node)) for node in self.get_node_ids()]
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         numbers = []

@@ -1086,6 +1086,18 @@ def test_two_nodes_cannot_be_one_party(tmp_path: Path) -> None:
     assert any("another node is connected as 'north'" in line for line in run.lines)
 
 
+def test_a_key_registered_for_one_party_cannot_speak_for_another(tmp_path: Path) -> None:
+    """The impostor is there first and would keep the name; with what the server's people registered it does not."""
+    impostor = node(tmp_path, CLINICS / "east.csv", "north")
+    run = Server(tmp_path, settings(rounds=1), {10: impostor, **clinics(tmp_path)}, parties=3)
+    names = {11: "east", 12: "north", 13: "south"}
+    run.grid.registered = {10: "west", **names}
+    run.run()
+    assert any("its key is registered as 'west' and it calls itself 'north'" in line for line in run.lines)
+    assert {m.metadata.dst_node_id for m in run.grid.sent if m.metadata.message_type == "train"} == names.keys()
+    assert json.loads((run.out / "parties.json").read_text())["parties"] == ["east", "north", "south"]
+
+
 def test_a_party_that_shares_no_class_is_noted(tmp_path: Path) -> None:
     run = Server(tmp_path, settings(rounds=1), {**clinics(tmp_path), 14: newcomer(tmp_path)})
     run.run()

@@ -54,8 +54,9 @@ def f1_on_the_union(folder: Path) -> float:
 
 
 def test_three_clinics_over_tls_with_a_stranger_and_a_crash(tmp_path: Path) -> None:
-    """Three parties with different classes and file formats; a fourth that is not registered is refused; one is killed
-    in the middle of a round and started again. The model that comes out is as good as the local engine's."""
+    """Three parties with different classes and file formats; a fourth that is not registered is refused, and so is one
+    that is there first, with a key of its own and another party's name; one is killed in the middle of a round and
+    started again. The model that comes out is as good as the local engine's."""
     config = kit.for_parties(configs.load(str(CLINICS / "fedalign.toml"), ["rounds=4", "training.lr=0.005"]))
     files = {"east": "east.csv", "north": "north.csv", "south": "south.jsonl"}
     local = config.model_copy(
@@ -72,6 +73,8 @@ def test_three_clinics_over_tls_with_a_stranger_and_a_crash(tmp_path: Path) -> N
         def start(name: str) -> None:
             net.supernode(name, f'data="{CLINICS / files[name]}" memory="{tmp_path / "memory"}"')
 
+        net.register("west")
+        net.supernode("west", f'data="{CLINICS / "east.csv"}" party="east" memory="{tmp_path / "impostor"}"')
         for name in files:
             net.register(name)
             start(name)
@@ -88,6 +91,7 @@ def test_three_clinics_over_tls_with_a_stranger_and_a_crash(tmp_path: Path) -> N
         wait_until(lambda: (out / "result.json").exists(), net, "the run did not end", 300)
         assert stranger.poll() is not None  # refused, and gone
         assert "stranger" not in (out / "parties.json").read_text()
+        assert "its key is registered as 'west' and it calls itself 'east'" in net.log("run")
     records = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     assert records[0]["clients"] == [0, 1, 2]
     assert "north" in records[1]["refused"]

@@ -32,6 +32,7 @@ class Post:
 
     def __init__(self, grid: Grid, parties: int, wait: float, timeout: float, log: Log) -> None:
         self.grid, self.parties, self.wait, self.timeout, self.log = grid, parties, wait, timeout, log
+        self.names: dict[int, str] = {}  # node -> the name its key was registered under, if any
         self.offers: dict[int, Offer] = {}  # node -> its offer
         self.refused: dict[int, str] = {}  # node -> why it does not take part
         self.until: dict[int, float] = {}  # node -> when it is asked again
@@ -67,7 +68,8 @@ class Post:
         """Asks nodes not heard of yet, or refused a while ago; finds parties that are back at another node."""
         from flwr.app import RecordDict as Records
 
-        now = set(self.grid.get_node_ids())
+        self.names = {node.node_id: node.name for node in self.grid.get_nodes()}
+        now = self.names.keys()
         for party, node in list(self.places.items()):
             if node not in now:
                 del self.places[party]
@@ -96,12 +98,22 @@ class Post:
                 label_names.allowed(name)
             if not self.trial:
                 check_moments(offer)
+                self.check_name(node, offer.party)
             self.offers[node] = offer
             self.note("in", "offer", offer.party, reply.content)
         except ValidationError:
             self.refuse(node, "its offer is not one; both sides must run the same version")
         except UserError as error:
             self.refuse(node, str(error))
+
+    def check_name(self, node: int, party: str) -> None:
+        """A key that the server's people registered for one party does not speak for another."""
+        registered = self.names.get(node)
+        if registered and registered != party:
+            raise UserError(
+                f"its key is registered as {registered!a} and it calls itself {party!a}; start it with "
+                "party= as in its registration, or register the key anew with --name"
+            )
 
     def note(self, direction: str, kind: str, other: str, content: RecordDict) -> None:
         """Adds to the server's receipt, as soon as it has a folder."""
