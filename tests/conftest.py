@@ -19,6 +19,12 @@ ROOT = Path(__file__).resolve().parents[1]
 SHARED = ROOT.parent / "shared"
 
 
+@pytest.fixture
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loopback grid answers at once: nothing to wait for between two looks."""
+    monkeypatch.setattr("fedalign.deployment.post.PAUSE", 0.0)
+
+
 @pytest.fixture(scope="session")
 def golden() -> Path:
     path = SHARED / "golden" / "released.npz"
