@@ -88,5 +88,4 @@ def test_only_the_client_has_a_training_loop() -> None:
 
 def test_algorithms_are_small() -> None:
     for path in (PACKAGE / "algorithms").glob("*.py"):
-        limit = 90 if path.name == "fedalign.py" else 80
-        assert len(path.read_text(encoding="utf-8").splitlines()) <= limit, path
+        assert len(path.read_text(encoding="utf-8").splitlines()) < 80, path

@@ -29,7 +29,9 @@ class Golden:
         self.arrays = np.load(path)
 
     def cases(self, group: str) -> Iterator[dict[str, Tensor]]:
-        for number in sorted({name.split("/")[1] for name in self.arrays.files if name.startswith(f"{group}/")}):
+        numbers = sorted({name.split("/")[1] for name in self.arrays.files if name.startswith(f"{group}/")})
+        assert numbers, f"there is no case of {group}"
+        for number in numbers:
             prefix = f"{group}/{number}/"
             yield {
                 name.removeprefix(prefix): torch.from_numpy(np.asarray(self.arrays[name]))

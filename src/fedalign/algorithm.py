@@ -42,7 +42,8 @@ class Algorithm:
         """What the server holds before the first round."""
         if self.complement and model.task != "single":
             raise UserError("algorithm.complement needs one class a row; set it to false for multi-label data")
-        return Server(model.arrays(), num_clients, model.class_rows)
+        server = Server(model.arrays(), num_clients, model.class_rows)
+        return self.observe(server, torch.zeros(len(model.anchors()))) if self.watches(model.task) else server
 
     def prepare(self, visit: Visit) -> Examples:
         """What the client trains on this round."""
@@ -88,5 +89,6 @@ class Algorithm:
         return replace(server, weights=weights)
 
     def observe(self, server: Server, class_f1: Tensor) -> Server:
-        """Told how well the model does on each class (C,) by the clients' validation rows; NaN: not known now."""
+        """Told how well the model does on each class (C,) by the clients' validation rows; NaN: not known now. Before
+        the first round it is told zeros, so that what it keeps has its shape from the start."""
         return server

@@ -18,6 +18,7 @@ from fedalign.errors import UserError
 from fedalign.formats import open_table, printable
 from fedalign.inputs import Features, Text
 from fedalign.labels.names import normalised
+from fedalign.model import probabilities
 from fedalign.reading import Reading, Records, limited, read
 from fedalign.terms import Agreed
 from fedalign.trained import Model
@@ -104,10 +105,6 @@ def longest(model: Model) -> int | None:
     return limit
 
 
-def probabilities(model: Model, logits: Tensor) -> Tensor:
-    return torch.softmax(logits, 1) if model.task == "single" else torch.sigmoid(logits)
-
-
 def chosen(model: Model, logits: Tensor, threshold: float | None) -> np.ndarray:
     """(n,) the names each row gets, with ; between them."""
     limits = model.thresholds if threshold is None else torch.full((len(model.label_names),), threshold)
@@ -131,7 +128,7 @@ def columns(
 ) -> dict[str, np.ndarray]:
     """For each row its number, the names it gets, and the likeliest classes with their probabilities; then what is kept
     of the input, under another name where its own is taken."""
-    values, order = probabilities(model, answer.logits).topk(min(top, len(model.label_names)), dim=1)
+    values, order = probabilities(answer.logits, model.task).topk(min(top, len(model.label_names)), dim=1)
     names = np.array(model.label_names, dtype=object)[order.numpy()]
     likely = values.double().numpy().round(6)
     found = {"row": np.asarray(answer.numbers), "prediction": chosen(model, answer.logits, threshold)}

@@ -91,6 +91,11 @@ class DualEncoder(nn.Module):
         return copy.deepcopy(self)
 
 
+def probabilities(logits: Tensor, task: Task) -> Tensor:
+    """(n, C), over all classes together or of each by itself."""
+    return torch.softmax(logits, 1) if task == "single" else torch.sigmoid(logits)
+
+
 def random_rows(classes: int, dim: int, generator: torch.Generator) -> Tensor:
     """A linear layer's ordinary start."""
     return torch.empty(classes, dim).uniform_(-(dim**-0.5), dim**-0.5, generator=generator)

@@ -27,7 +27,7 @@ from fedalign.formats import Ragged
 from fedalign.inputs import Features, Inputs, Text, inputs_from_json
 from fedalign.labels import vectors
 from fedalign.labels.names import allowed, normalised
-from fedalign.model import DualEncoder, LabelEncoder
+from fedalign.model import DualEncoder, LabelEncoder, probabilities
 from fedalign.types import Rows, Sequences, Task, take
 
 FORMAT = 1
@@ -143,8 +143,7 @@ class Model:
 
     def predict_proba(self, rows: Any) -> np.ndarray:
         """(n, C) probabilities, columns in the order of `label_names`."""
-        logits = self.logits(rows)
-        return (torch.softmax(logits, 1) if self.task == "single" else torch.sigmoid(logits)).numpy()
+        return probabilities(self.logits(rows), self.task).numpy()
 
     def predict(self, rows: Any) -> list[str] | list[list[str]]:
         """The class of each row, or in multi-label the list of its classes."""

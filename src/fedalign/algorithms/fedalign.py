@@ -1,5 +1,4 @@
-"""FedAlign (Zhang et al., KDD 2023): label names anchor the latent space, and rows near or far from the anchors of
-classes a client does not annotate teach it those classes."""
+"""FedAlign (Zhang et al., KDD 2023)."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ from torch import Tensor, nn
 
 from fedalign import alignment
 from fedalign.algorithm import Algorithm
-from fedalign.model import DualEncoder, Head
+from fedalign.model import DualEncoder, Head, probabilities
 from fedalign.types import Examples, Server, Task, Visit
 
 Percent = Annotated[float, Field(ge=0, le=100)]
@@ -20,10 +19,8 @@ Percent = Annotated[float, Field(ge=0, le=100)]
 
 @dataclass(frozen=True)
 class FedAlign(Algorithm):
-    """Label encoder from names, pseudo labels by anchors, alternating encoders, class-wise rows.
-
-    Without alignment, semantics, alternation and owner_rows this is FedAvg.
-    """
+    """Label names anchor the latent space, and rows near or far from the anchors of classes that a client does not
+    annotate teach it those classes. Without alignment, semantics, alternation and owner_rows this is FedAvg."""
 
     owner_rows: bool = True
     alignment: bool = True
@@ -61,23 +58,17 @@ class FedAlign(Algorithm):
 
     def nearness(self, model: DualEncoder, data: Examples) -> Tensor:
         """(n, C) how near each row is to each class, by the model as received."""
-        single = model.task == "single"
         with torch.no_grad():
             z = model.encode(data.x)
             if self.semantics == "none":
-                logits = model.label_encoder(z)
-                return torch.softmax(logits, -1) if single else torch.sigmoid(logits)
-            kind = ("cosine" if single else "dot") if self.similarity == "auto" else self.similarity
-            return alignment.similarity(z, model.anchors(), kind)
+                return probabilities(model.label_encoder(z), model.task)
+            usual: alignment.Similarity = "cosine" if model.task == "single" else "dot"
+            return alignment.similarity(z, model.anchors(), usual if self.similarity == "auto" else self.similarity)
 
     def phases(self, model: DualEncoder) -> list[list[nn.Parameter]]:
         if not self.alternating:
             return super().phases(model)
         return [model.data_parameters(), model.label_parameters()]
-
-    def start(self, model: DualEncoder, num_clients: int) -> Server:
-        server = super().start(model, num_clients)
-        return self.observe(server, torch.zeros(len(model.anchors()))) if self.watches(model.task) else server
 
     def observe(self, server: Server, class_f1: Tensor) -> Server:
         before = server.extra.get("class_f1", torch.zeros_like(class_f1))

@@ -19,6 +19,7 @@ from fedalign.encoders.mlp import MlpEncoder
 from fedalign.encoders.transformer import TransformerEncoder, sinusoids
 from fedalign.errors import UserError
 from fedalign.inputs import Features, Text
+from fedalign.model import probabilities
 from fedalign.trained import Model
 from fedalign.types import Sequences
 
@@ -74,7 +75,8 @@ class PaddedGraph(nn.Module):
             hidden = F.layer_norm(hidden + wide, (e.dim,), layer.norm2, layer.norm2_bias)
         hidden = F.layer_norm(hidden, (e.dim,), e.norm, e.norm_bias) * real.unsqueeze(-1)
         z = hidden.sum(1) / lengths.clamp(min=1).view(-1, 1)
-        return answers(self.head(z), self.task)
+        logits = self.head(z)
+        return logits, probabilities(logits, self.task)
 
 
 class TableGraph(nn.Module):
@@ -92,11 +94,8 @@ class TableGraph(nn.Module):
 
     def forward(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         scaled = torch.nan_to_num((rows - self.mean) / self.sd, nan=0.0)
-        return answers(self.head(self.encoder(scaled)), self.task)
-
-
-def answers(logits: Tensor, task: str) -> tuple[Tensor, Tensor]:
-    return logits, torch.softmax(logits, 1) if task == "single" else torch.sigmoid(logits)
+        logits = self.head(self.encoder(scaled))
+        return logits, probabilities(logits, self.task)
 
 
 def onnx_bytes(model: Model) -> bytes:
