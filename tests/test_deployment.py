@@ -155,6 +155,16 @@ def test_a_party_is_bound_by_the_configuration_it_looked_at(tmp_path: Path, capl
     assert "differs from" in caplog.text
 
 
+def test_a_party_that_is_not_bound_is_told_so_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "flwr")
+    (tmp_path / "config.toml").write_text(to_toml(settings(rounds=1)))
+    nodes = clinics(tmp_path)
+    for number in (11, 13):
+        nodes[number]["config"] = str(tmp_path / "config.toml")
+    Server(tmp_path, settings(rounds=1), nodes).run()
+    assert caplog.text.count("was started without config=") == 1  # north, and not again in every round
+
+
 def test_what_a_configuration_leaves_out_is_no_difference(tmp_path: Path) -> None:
     """A party may hold the short file that people wrote, of which the server sends every setting."""
     held = tmp_path / "config.toml"

@@ -12,6 +12,11 @@ from flwr.serverapp import ServerApp
 if TYPE_CHECKING:
     from flwr.serverapp import Grid
 
+UNBOUND = (
+    "this SuperNode was started without config= in --node-config, so it reads and sends whatever the server's "
+    "configuration asks for; give it the file you looked at with fedalign check --what-leaves to be held to that"
+)
+
 server_app = ServerApp()
 client_app = ClientApp()
 
@@ -64,6 +69,8 @@ def _answer(kind: str, message: Message, context: Context) -> Message:
 
 @client_app.query("offer")
 def offer(message: Message, context: Context) -> Message:
+    if "data" in context.node_config and "config" not in context.node_config:
+        logging.getLogger("flwr").warning(UNBOUND)
     return _answer("offer", message, context)
 
 
