@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import csv
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from fedalign import comparison, config, experiment
-from fedalign.config import to_toml
+from fedalign import comparison, config, experiment, rooms
+from fedalign.config import Config, to_toml
 from fedalign.errors import UserError
 from fedalign.paper.methods import GROUPS, METHODS
 from federations import script, tiny
@@ -53,6 +54,27 @@ def test_a_row_is_what_its_title_says_whatever_the_file_names(tmp_path: Path) ->
     assert [cell.config.algorithm.name for cell in cells] == ["fedalign", "fedalign", "fedprox"]
     assert cells[2].config.algorithm.options["mu"] == 0.001
     assert {cell.config.algorithm.options["weighting"] for cell in cells} == {"examples"}
+
+
+def test_what_makes_a_row_is_not_taken_from_the_file(tmp_path: Path) -> None:
+    """A file that switches on what FedAlign-plus adds: FedAlign's row stays without, and --set still reaches both."""
+    options = {"complement": True, "semantics": "random", "clip_updates": 2.0, "near": 95.0}
+    plus = tiny("fedalign", **{f"algorithm__{key}": value for key, value in options.items()})
+    file = str(script(tmp_path, "plus.toml", to_toml(plus)))
+    names = ["fedalign", "fedalign-plus", "fedavg", "fedavg-complement"]
+
+    def built(config: Config) -> Any:
+        return rooms.build("algorithms", config.algorithm.name, config.algorithm.options)
+
+    def of(key: str, *overrides: str) -> list[Any]:
+        cells = comparison.grid(file, names, 1, Path("x"), overrides)
+        return [getattr(built(cell.config), key, None) for cell in cells]
+
+    assert of("complement") == [False, True, False, True]
+    assert of("semantics") == ["names", "names", None, None]
+    assert of("near") == [95.0, 95.0, None, None]  # a percentile is no row of its own
+    assert of("clip_updates") == [2.0] * 4  # how the federation is run
+    assert of("complement", "algorithm.complement=true") == [True] * 4
 
 
 def own_files(tmp_path: Path, test: float = 0.25, validation: float = 0.25) -> str:

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from fedalign import experiment
+from fedalign.algorithms.scaffold import OWN, SUM
 from fedalign.engines.local import Local, LocalEngine
 from fedalign.errors import UserError
 from fedalign.federate import Plan, Reply, Round, last_averaged, rounds, what_is_wrong
@@ -110,7 +111,7 @@ def test_scaffolds_variates_are_checked_too() -> None:
 
 @pytest.mark.parametrize("spoil", [None, spoilt(float("nan"))])
 def test_what_comes_to_nothing_is_not_remembered(spoil: Spoil | None) -> None:
-    """Scaffold's server holds the mean of all clients' variates. It stays so while client 1's replies are lost or no
+    """Scaffold's server holds the sum of all clients' variates. It stays so while client 1's replies are lost or no
     good, and in rounds of three good replies where four are needed nothing moves on either side."""
     for needed in (1, 4):
         prepared = plan("scaffold", clients_per_round=4, rounds=3, min_clients=needed, patience=9)
@@ -118,10 +119,11 @@ def test_what_comes_to_nothing_is_not_remembered(spoil: Spoil | None) -> None:
             *_, last = rounds(prepared, engine, prepared.start())
             held = [engine.engine.memory.get(client) for client in range(4)]
         assert [bool(memory) for memory in held] == ([True, False, True, True] if needed == 1 else [False] * 4)
-        for name, control in last.server.extra.items():
-            total = sum((memory[name] for memory in held if memory), torch.zeros_like(control))
-            torch.testing.assert_close(control, total / 4, rtol=1e-5, atol=1e-7, msg=named(name))
-            assert bool(control.any()) == (needed == 1) or "embedding" not in name
+        for name, controls in last.server.extra.items():
+            own = name.replace(SUM, OWN)
+            total = sum((memory[own] for memory in held if memory), torch.zeros_like(controls))
+            torch.testing.assert_close(controls, total, rtol=1e-5, atol=4e-7, msg=named(name))
+            assert bool(controls.any()) == (needed == 1) or "embedding" not in name
 
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "fedalign", "scaffold"])
@@ -158,7 +160,7 @@ def test_the_last_round_that_counted_is_read_from_the_records() -> None:
 
 @pytest.mark.parametrize(
     ("extra", "reason"),
-    [({"more": torch.zeros(1)}, "not part of this model"), ({"control:label_encoder.bias": 1e38}, "further from")],
+    [({"more": torch.zeros(1)}, "not part of this model"), ({"controls:label_encoder.bias": 1e38}, "further from")],
 )
 def test_scaffold_takes_no_other_array_and_none_of_any_size(extra: dict[str, torch.Tensor], reason: str) -> None:
     prepared = plan("scaffold", clients_per_round=4)

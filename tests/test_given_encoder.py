@@ -35,6 +35,11 @@ class Padding(Bag):
         rows = [self.bag.weight[row.long()] for row in x.values.split(x.lengths.tolist())]
         return self.tail(nn.utils.rnn.pad_sequence(rows, batch_first=True).mean(1))
 
+class Frozen(Bag):
+    def __init__(self, shape, all_of_it=False):
+        super().__init__(shape)
+        (self if all_of_it else self.bag).requires_grad_(False)
+
 class Plain(nn.Module):
     def __init__(self, size, width):
         super().__init__()
@@ -97,6 +102,18 @@ def test_it_trains_and_the_same_seed_gives_the_same_weights(mine: str) -> None:
     again = play(experiment.plan(with_encoder(f"{mine}:Bag", dim=10)))
     assert same(first[-1].server.weights, again[-1].server.weights)
     assert not same(first[0].server.weights, first[-1].server.weights)
+
+
+@pytest.mark.parametrize("algorithm", ["fedalign", "fedavg", "scaffold", "fedprox"])
+def test_what_it_does_not_want_trained_stays(mine: str, algorithm: str) -> None:
+    for all_of_it in (False, True):
+        options = {"name": f"{mine}:Frozen", "all_of_it": all_of_it}
+        prepared = experiment.plan(tiny(algorithm, encoder=options, rounds=2, clients_per_round=4))
+        before = prepared.model.arrays()
+        after = play(prepared)[-1].server.weights
+        moved = {name for name, value in before.items() if not torch.equal(value, after[name])}
+        tail = {"data_encoder.tail.2.weight", "data_encoder.tail.2.bias"}
+        assert moved == {name for name in before if "label_encoder" in name} | (set() if all_of_it else tail)
 
 
 def test_it_is_not_asked_to_read_a_batch_without_rows(mine: str) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 pytest.importorskip("flwr", reason="Flower is not installed; pip install 'fedalign[flower]'")
 
@@ -18,10 +19,13 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from deployed import CLINICS, FLOWER, Killed, Server, clinics, dying, later, node, settings
 from fedalign import messages
 from fedalign.agreement import agree
+from fedalign.algorithms.scaffold import OWN, SUM
 from fedalign.config import to_toml
 from fedalign.deployment import party, server
+from fedalign.deployment.memory import Memory
 from fedalign.deployment.post import Post
 from fedalign.errors import UserError
+from fedalign.runfolder import RunFolder
 from fedalign.terms import Offer, Wording
 from fedalign.trained import Model
 from loopback_grid import LoopbackGrid, metadata
@@ -38,6 +42,36 @@ def test_a_party_that_comes_later_with_known_names_takes_part(tmp_path: Path) ->
     assert "'west' joins" in run.lines
     assert [len(record["clients"]) for record in run.records] == [3, 3, 3, 4]
     assert json.loads((run.out / "parties.json").read_text())["parties"][-1] == "west"
+
+
+def test_scaffolds_mean_is_over_those_who_joined_too(tmp_path: Path) -> None:
+    """The variates of server and parties agree to the end, in one go and resumed by a server that was killed."""
+    config = settings(rounds=4, clients_per_round=4, algorithm__name="scaffold")
+    for place, killed in (("whole", False), ("killed", True)):
+        nodes = clinics(tmp_path / place)
+        late = node(tmp_path / place, Path(nodes[11]["data"]), "west")
+        run = Server(tmp_path / place, config, nodes)
+        later(run.grid, 1, 14, late)
+        if killed:
+            run.grid.change[13] = dying(3)
+            with pytest.raises(Killed):
+                run.run()
+            del run.grid.change[13]
+        run.run(resume=killed)
+        trained = [m.content["task"] for m in run.grid.sent if m.metadata.message_type == "train"]
+        assert {task["clients"] for task in trained if task["round"] == 4} == {4}
+        saved = RunFolder(run.out).newest()
+        roster = json.loads((run.out / "parties.json").read_text())
+        stores = [Memory(tmp_path / place / "memory" / name, roster["run"]) for name in roster["parties"]]
+        held = [store.of(4, (), 0) for store in stores]
+        assert len(held) == 4
+        name = "data_encoder.embedding"
+        together = torch.stack([memory[OWN + name] for memory in held]).sum(0)
+        assert saved is not None
+        torch.testing.assert_close(saved.extra[SUM + name], together, rtol=1e-5, atol=1e-6)
+        assert bool(together.any())
+    one, other = (load_file(tmp_path / place / "run" / "model.safetensors") for place in ("whole", "killed"))
+    assert all(torch.equal(one[name], other[name]) for name in one)
 
 
 def test_a_run_that_a_party_joined_late_resumes(tmp_path: Path) -> None:

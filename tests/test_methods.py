@@ -16,7 +16,7 @@ from fedalign.algorithms.fedprox import FedProx
 from fedalign.algorithms.fedpu import FedPU, minus_log_of_the_others
 from fedalign.algorithms.fedrs import FedRS
 from fedalign.algorithms.moon import Moon
-from fedalign.algorithms.scaffold import CONTROL, Scaffold
+from fedalign.algorithms.scaffold import OWN, SUM, Scaffold
 from fedalign.client import Workbench, visit
 from fedalign.config import Training
 from fedalign.engines.local import Local
@@ -111,16 +111,16 @@ def test_scaffold_by_hand() -> None:
     server, memory = two_rounds(Scaffold(), rate, steps)
     np.testing.assert_allclose(server.weights["data_encoder.weight"], x[0], atol=1e-6)
     np.testing.assert_allclose(server.weights["label_encoder.weight"], x[1], atol=1e-6)
-    np.testing.assert_allclose(server.extra[CONTROL + "data_encoder.weight"], c[0], atol=1e-6)
+    np.testing.assert_allclose(server.extra[SUM + "data_encoder.weight"] / 2, c[0], atol=1e-6)
     for m in (0, 1):
-        np.testing.assert_allclose(memory[m][CONTROL + "label_encoder.weight"], own[m][1], atol=1e-6)
+        np.testing.assert_allclose(memory[m][OWN + "label_encoder.weight"], own[m][1], atol=1e-6)
     assert np.abs(x[0] - ENCODER).max() > 0.05  # it did move
 
 
 def test_scaffold_with_half_the_control_corrects_half_as_much() -> None:
     """The variate is the step without its correction, so that with the same gradients it is the same."""
     config = Training(optimizer="sgd", lr=0.5, epochs=1, batch_size=8)
-    name = CONTROL + "label_encoder.weight"
+    name = OWN + "label_encoder.weight"
     kept: dict[float, Arrays] = {}
     for control in (1.0, 0.5, 0.25):
         method = Scaffold(control=control)

@@ -80,10 +80,10 @@ def examples_or_equal(updates: Sequence[Update], weighting: str) -> Tensor:
     return torch.ones(len(updates))
 
 
-def added(before: Arrays, changes: Sequence[Arrays], share: float) -> Arrays:
-    """Each named array plus a share of the sum of the clients' changes to it."""
+def added(before: Arrays, changes: Sequence[Arrays]) -> Arrays:
+    """Each named array plus the clients' changes to it."""
     result = {name: value.clone() for name, value in before.items()}
     for change in changes:
         for name, value in change.items():
-            result[name].add_(value, alpha=share)
+            result[name].add_(value)
     return result

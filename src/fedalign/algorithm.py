@@ -56,7 +56,7 @@ class Algorithm:
 
     def phases(self, model: DualEncoder) -> list[list[nn.Parameter]]:
         """The groups of weights updated in turn on each batch."""
-        return [list(model.parameters())]
+        return [model.data_parameters() + model.label_parameters()]
 
     def objective(self, visit: Visit, batch: Examples) -> Tensor:
         """The loss of a batch."""

@@ -70,7 +70,9 @@ def _visit(
     model = bench.model.load(server.weights)
     check_memory(model, memory)
     remembered = {name: array for name, array in memory.items() if not name.startswith(OPTIMIZER)}
-    now = Visit(model, bench.start.load(server.weights), data, config, server.extra, remembered, Noise(*key))
+    now = Visit(
+        model, bench.start.load(server.weights), data, config, server.extra, remembered, Noise(*key), server.num_clients
+    )
     data = algorithm.prepare(now)
     onlooker.prepared(data)
     if model.task == "multi" and config.balanced:
@@ -78,7 +80,7 @@ def _visit(
         data = replace(data, weight=weight if data.weight is None else weight * data.weight)
     now = now.with_data(data)
     needed = algorithm.carries_loss(now)
-    phases = algorithm.phases(model)
+    phases = [phase for phase in algorithm.phases(model) if phase]  # all of an encoder may be frozen
     optimizers = [make_optimizer(model, phase, config) for phase in phases]
     names = {parameter: name for name, parameter in model.named_parameters()}
     if config.keep_optimizer:

@@ -21,6 +21,8 @@ from fedalign.types import Federation
 
 MEASURES = ("f1", "accuracy")
 OPTION = "algorithm."
+FOR_ALL = ("weighting", "clip_updates")  # of the file's algorithm: how its federation is run, whatever the method
+DEFINING = ("owner_rows", "complement", "alignment", "semantics", "alternating")  # what tells rows of a table apart
 
 
 @dataclass(frozen=True)
@@ -75,21 +77,27 @@ def grid(
     """All runs, seed by seed, so that an interrupted comparison still compares all methods.
 
     An override of an algorithm's option reaches every method that has the option, but not what makes a row: FedProx
-    with mu = 0.001 keeps its mu.
+    with mu = 0.001 keeps its mu. Of the file's own algorithm, what makes a row is left out, and how a federation is run
+    is for all; the rest, such as percentiles, is for the rows of that algorithm.
     """
     options = {key.removeprefix(OPTION): value for key, value in map(_option, overrides) if key.startswith(OPTION)}
     if "name" in options:
         raise UserError("--set algorithm.name chooses no method here; name methods with --algorithms")
     base = configs.load(preset, [text for text in overrides if not text.strip().startswith(OPTION)], rounds=rounds)
-    shared = {"weighting": base.algorithm.options.get("weighting", "equal"), **options}
+    stated = base.algorithm.options
+    shared = {"weighting": "equal", **{key: stated[key] for key in FOR_ALL if key in stated}, **options}
     cells, unused = [], set(options)
     for number in range(seeds):
         for name in names:
             chosen = method(name)
             algorithm = chosen.settings["algorithm"]
-            known = option_names(find("algorithms", algorithm["name"]))
+            kind = find("algorithms", algorithm["name"])
+            known = option_names(kind)
             meant = {key: value for key, value in shared.items() if key in known and key not in algorithm}
             unused -= meant.keys()
+            if algorithm["name"] == base.algorithm.name:
+                usual = {key: getattr(kind, key) for key in DEFINING if key in stated and key in known}
+                meant = {key: value for key, value in usual.items() if key not in algorithm} | meant
             for rate in rates(base, chosen):
                 settings: dict[str, Any] = {"seed": base.seed + number, "algorithm": meant}
                 if rate is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isfinite
 from typing import Any, Protocol
 
@@ -45,7 +45,6 @@ class Reply:
     update: Update | None  # None: the client failed
     failure: str = ""  # why
     kept: int = 0  # bytes the client remembers
-    validated: Tensor | None = None  # (C, 4) counts of the received model on its own validation rows, if it sends them
     notes: dict[str, float] = field(default_factory=dict)
 
 
@@ -94,6 +93,7 @@ def rounds(plan: Plan, engine: Engine, server: Server, done: int = 0) -> Iterato
     config, federation = plan.config, plan.federation
     missed = 0
     for number in range(done + 1, config.rounds + 1):
+        server = replace(server, num_clients=len(federation.parties))  # more than there were, if parties have joined
         chosen = choose(config.seed, number, len(federation.parties), config.clients_per_round)
         replies, refused = sort_out(engine.train(server, number, chosen), server, federation)
         sent = size_of(server.weights) + size_of(server.extra)
@@ -114,8 +114,7 @@ def rounds(plan: Plan, engine: Engine, server: Server, done: int = 0) -> Iterato
             scores = metrics.scores(tested, federation.task)
             record |= describe(scores)
         if plan.algorithm.watches(federation.task):
-            told = [reply.validated for reply, _ in replies if reply.validated is not None]
-            counts = torch.stack(told).sum(0) if told else engine.validate(server.weights)
+            counts = engine.validate(server.weights)
             if counts is not None:  # nobody spoke of a class: NaN
                 class_f1 = torch.where(counts.sum(1) > 0, metrics.f1(counts), torch.nan)
                 server = plan.algorithm.observe(server, class_f1.float())

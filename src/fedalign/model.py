@@ -45,6 +45,8 @@ class DualEncoder(nn.Module):
         self.class_rows = tuple(
             f"label_encoder.{name}" for name, value in label_encoder.named_parameters() if value is not None
         )
+        # what a given module does not want trained, such as a part that was trained elsewhere; it travels all the same
+        self.frozen = frozenset(name for name, value in data_encoder.named_parameters() if not value.requires_grad)
         # else it draws from torch's global generator, which a visit then seeds
         self.keyed = bool(getattr(data_encoder, "keyed", False))
 
@@ -65,7 +67,7 @@ class DualEncoder(nn.Module):
         return self.label_encoder.weight.detach()
 
     def data_parameters(self) -> list[nn.Parameter]:
-        return list(self.data_encoder.parameters())
+        return [value for name, value in self.data_encoder.named_parameters() if name not in self.frozen]
 
     def label_parameters(self) -> list[nn.Parameter]:
         return list(self.label_encoder.parameters())

@@ -181,6 +181,8 @@ class RunFolder:
             self._cut_metrics(state["round"])
             weights = {k.removeprefix("weights/"): v for k, v in arrays.items() if k.startswith("weights/")}
             extra = {k.removeprefix("extra/"): v for k, v in arrays.items() if k.startswith("extra/")}
+            if extra.keys() != server.extra.keys():
+                raise UserError(f"{self.path} was begun by another version, whose method kept other arrays; start anew")
             return state["round"], replace(server, weights=weights, extra=extra)
         self._cut_metrics(0)
         return 0, server

@@ -201,6 +201,7 @@ class Visit:
     received: Arrays  # the server's extra arrays
     memory: Arrays  # what `finish` asked to remember when this client was last chosen
     noise: Noise  # keyed randomness of this visit
+    clients: int = 1  # that there are, chosen or not
     steps: int = 0  # optimiser steps taken so far
 
     def with_data(self, data: Examples) -> Visit:

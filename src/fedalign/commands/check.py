@@ -141,9 +141,8 @@ def print_leaving(found: Leaving, path: Path) -> None:
         f"  the number of its training rows with a class ({update.num_examples:,}), and a yes or no for each class"
     )
     output.print(f"  classes of other parties add a row each to the arrays with {found.classes} rows")
-    if found.every_round_counts:
-        output.print("  of its validation rows: true and false positives and negatives of each class")
-    output.print("\n[bold]When the server asks for scores[/]")
+    when = "After each round, and at the end" if found.every_round_counts else "When the server asks for scores"
+    output.print(f"\n[bold]{when}[/]")
     for part, size in found.counts.items():
         times = f"{size[0]} thresholds x " if len(size) == 3 else ""
         what = f"{times}{size[-2]} classes x true and false positives and negatives"

@@ -40,7 +40,7 @@ class Leaving:
     offer: Offer
     update: Update
     counts: dict[str, tuple[int, ...]]  # part of the rows -> shape of its counts
-    every_round_counts: bool  # validation counts go along with each update
+    every_round_counts: bool  # the server asks for them after each round
     classes: int
 
     @property

@@ -200,9 +200,6 @@ def train(
     server = server_of(content, bench)
     store = Memory(here.folder, str(task["run"]))
     number = int(task["round"])
-    if algorithm.watches(bench.model.task) and "validation" in parts:
-        counts = count(bench, server.weights, parts["validation"], None)
-        messages.put(reply, "counts", {"validation": counts})
     counted = int(task["counted"])
     memory = store.of(counted, bench.model.class_rows, len(bench.model.anchors()))
     key = (here.config.seed, number, int(task["client"]))

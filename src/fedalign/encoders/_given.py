@@ -2,7 +2,8 @@
 
 It reads a tensor (n, F) of features, or `Sequences` of tokens or time steps, and returns (n, dim). An argument called
 `shape` receives the `Shape` of the rows: their kind, and the number of features or tokens. Its weights start from
-torch's global generator, which is seeded for the purpose and given back as it was.
+torch's global generator, which is seeded for the purpose and given back as it was. Weights that need no gradient
+are not trained; they are sent and kept with the rest, so that a model is whole.
 """
 
 from __future__ import annotations
