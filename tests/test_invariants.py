@@ -68,8 +68,8 @@ def test_random_label_rows_and_names_share_the_data_encoders_start() -> None:
     assert all(torch.equal(a[name], b[name]) for name in shared)
 
 
-def test_alternation_moves_one_encoder_at_a_time() -> None:
-    """With the label encoder's rate tiny, its rows barely move while the data encoder does, and the other way round."""
+def test_the_label_encoder_has_a_rate_of_its_own() -> None:
+    """With that rate tiny, its rows barely move while the data encoder does."""
     still = play(plan("fedalign", training__label_lr=1e-9))
     start = plan("fedalign").start().weights
     moved = {name: float((value - start[name]).abs().max()) for name, value in still[-1].server.weights.items()}

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from fedalign import rooms
 from fedalign.algorithm import Algorithm
+from fedalign.algorithms.fedalign import FedAlign
 from fedalign.algorithms.fedprox import FedProx
 from fedalign.algorithms.fedpu import FedPU, minus_log_of_the_others
 from fedalign.algorithms.fedrs import FedRS
@@ -83,6 +84,24 @@ def gradient(encoder: np.ndarray, head: np.ndarray, m: int) -> tuple[np.ndarray,
     z = encoder @ x
     error = softmax(head @ z) - np.eye(2)[CLASSES[m]]
     return np.outer(head.T @ error, x), np.outer(error, z)
+
+
+def test_alternation_by_hand() -> None:
+    """One batch, plain SGD: the data encoder steps first with the label rows held, then the rows step with the new
+    encoder held. Without alternation both step from where they were."""
+    rate = 0.5
+    config = Training(optimizer="sgd", lr=rate, epochs=1, batch_size=8)
+    encoder = ENCODER - rate * gradient(ENCODER, HEAD, 0)[0]
+    heads = {
+        True: HEAD - rate * gradient(encoder, HEAD, 0)[1],
+        False: HEAD - rate * gradient(ENCODER, HEAD, 0)[1],
+    }
+    assert np.abs(heads[True] - heads[False]).max() > 0.01
+    for alternating, head in heads.items():
+        method = FedAlign(alignment=False, alternating=alternating)
+        update, _ = visit(method, Workbench(model()), method.start(model(), 1), client(0), {}, config, (0, 1, 0))
+        np.testing.assert_allclose(update.weights["data_encoder.weight"], encoder, atol=1e-6)
+        np.testing.assert_allclose(update.weights["label_encoder.weight"], head, atol=1e-6)
 
 
 def test_scaffold_by_hand() -> None:
@@ -229,7 +248,8 @@ def test_fedpu_by_hand() -> None:
     """Three classes at p = 1/3, classes 0 and 1 the client's; l = -log(2/3) everywhere.
 
     Row 0 is labelled, row 1 is not. The unlabelled row adds l (mean over the two own classes), the labelled row takes
-    away own_prior * l and adds other_prior * l (one foreign class). All over two rows drawn.
+    away own_prior * l / 2 (it stands for one unlabelled row, of one of two classes) and adds other_prior * l (of one
+    other class). All over two rows drawn.
     """
     batch = Examples(
         torch.zeros(2, 1),
@@ -238,12 +258,31 @@ def test_fedpu_by_hand() -> None:
         torch.tensor([True, True, False]),
     )
     cost = -np.log(2 / 3)
-    found = FedPU(own_prior=0.25, other_prior=0.1).single(torch.zeros(2, 3), batch)
-    assert float(found) == pytest.approx(cost * (1 - 0.25 + 0.1) / 2, rel=1e-5)
+    found = FedPU(own_prior=0.25, other_prior=0.1).single(torch.zeros(2, 3), batch, batch)
+    assert float(found) == pytest.approx(cost * (1 - 0.25 / 2 + 0.1) / 2, rel=1e-5)
     clipped = FedPU(own_prior=0.25, other_prior=0.0, clip=True).single(
-        torch.zeros(2, 3)[:1], batch.take(torch.tensor([0]))
+        torch.zeros(2, 3)[:1], batch.take(torch.tensor([0])), batch
     )
     assert float(clipped) == 0.0
+
+
+@pytest.mark.parametrize("labelled", [0.9, 0.5, 0.2])
+def test_fedpus_prior_takes_out_what_unlabelled_rows_of_own_classes_add(labelled: float) -> None:
+    """Of four classes two are the client's, which labels a share of their rows. Knowing what share of the rest is its
+    own, it estimates the mean over unlabelled rows of the cost of each own class that the row truly is not."""
+    g = torch.Generator().manual_seed(5)
+    n, own = 40_000, torch.tensor([True, True, False, False])
+    truth = torch.multinomial(torch.tensor([0.4, 0.1, 0.3, 0.2]), n, replacement=True, generator=g)
+    logits = torch.randn(n, 4, generator=g) + 2 * torch.nn.functional.one_hot(truth, 4)
+    told = own[truth] & (torch.rand(n, generator=g) < labelled)
+    y = torch.nn.functional.one_hot(truth, 4) * told.view(-1, 1)
+    data = Examples(torch.zeros(n, 1), y.float(), own.expand(n, 4), own)
+    prior = float(own[truth[~told]].float().mean())
+    found = FedPU(own_prior=prior, other_prior=0.0).single(logits, data, data)
+    cost = minus_log_of_the_others(logits) * ~torch.nn.functional.one_hot(truth, 4).bool()
+    expected = cost[~told][:, own].mean(1).sum() / n
+    assert float(found) == pytest.approx(float(expected), rel=0.02)
+    assert float(FedPU(other_prior=0.0).single(logits, data, data)) > 1.03 * float(expected)  # without it, too much
 
 
 def test_fedpu_corrects_a_row_however_sure_the_model_is() -> None:

@@ -19,9 +19,10 @@ MOST = 13.8  # -log of a millionth
 @dataclass(frozen=True)
 class FedPU(Algorithm):
     """Single-label: with l(i) = -log(1 - p_i), rows without a local label add the mean of l(i) over the client's
-    classes i, less own_prior * l(y) of its labelled rows (the share of unlabelled rows that belong to a class of its
-    own; 0 when, as here, every row of such a class is labelled); labelled rows add other_prior times the mean of l(j)
-    over the classes j of others. Every sum is divided by the rows drawn, as the task loss is.
+    classes i, less what those among them add that are of class i: own_prior is the share of unlabelled rows that belong
+    to a class of the client's own (0 when every row of such a class is labelled), and the labelled rows stand for them.
+    Labelled rows add other_prior times the mean of l(j) over the classes j of others. Every sum is divided by the rows
+    drawn, as the task loss is.
 
     Multi-label: every entry of the client's classes is labelled, so only the last term remains, which takes rows for
     negatives of classes nobody looked at. With strength = 0 this is FedAvg in both tasks.
@@ -41,19 +42,22 @@ class FedPU(Algorithm):
         loss = self.task_loss(visit, batch, logits)
         if not self.strength:
             return loss
-        risk = self.single(logits, batch) if visit.model.task == "single" else self.multi(logits, batch)
+        risk = self.single(logits, batch, visit.data) if visit.model.task == "single" else self.multi(logits, batch)
         return loss + self.strength * risk
 
-    def single(self, logits: Tensor, batch: Examples) -> Tensor:
+    def single(self, logits: Tensor, batch: Examples, data: Examples) -> Tensor:
         if logits.shape[1] < 2:
             return logits.sum() * 0
         not_this = minus_log_of_the_others(logits)  # (n, C) l
         own, others = batch.classes.float(), (~batch.classes).float()
-        unlabelled = losses.none_of_own(batch).float()  # (n,)
-        labelled = ((batch.y > 0) & batch.known).any(1).float()
-        negative = torch.einsum("nc,n,c->", not_this, unlabelled, own) / own.sum().clamp(min=1)
-        # subtracted, so it must not grow without bound
-        negative = negative - self.own_prior * (not_this.clamp(max=MOST) * batch.y * batch.known).sum()
+        unlabelled, labelled = losses.none_of_own(batch).float(), losses.carries_loss(batch, "single").float()  # (n,)
+        negative = torch.einsum("nc,n,c->", not_this, unlabelled, own)
+        if self.own_prior:  # subtracted, so it must not grow without bound
+            rest, told = losses.none_of_own(data).sum(), losses.carries_loss(data, "single").sum().clamp(min=1)
+            negative = (
+                negative - self.own_prior * rest / told * (not_this.clamp(max=MOST) * batch.y * batch.known).sum()
+            )
+        negative = negative / own.sum().clamp(min=1)
         if self.clip:
             negative = negative.clamp(min=0)
         elsewhere = torch.einsum("nc,n,c->", not_this, labelled, others) / others.sum().clamp(min=1)

@@ -21,7 +21,7 @@ class FedRS(Algorithm):
     alpha = 1 and a bias this is FedAvg.
 
     Multi-label: a class the client does not annotate has no loss, so its scale has no effect and FedRS is FedAvg
-    without a bias.
+    without a bias, unless `soft` scales the client's own classes by how many rows they have.
     """
 
     alpha: Annotated[float, Field(ge=0, le=1)] = 0.5
