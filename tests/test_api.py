@@ -98,7 +98,11 @@ def test_python_and_command_line_train_the_same_weights(tmp_path: Path) -> None:
 def test_training_tells_each_round_and_leaves_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
+    here, scratch = tmp_path / "here", tmp_path / "scratch"
+    here.mkdir()
+    scratch.mkdir()
+    monkeypatch.chdir(here)
+    monkeypatch.setattr("tempfile.tempdir", str(scratch))
     heard: list[Progress] = []
     model = train(two_parties(), rounds=4, seed=3, callback=heard.append, settings=SMALL)  # type: ignore[arg-type]
     assert [now.round for now in heard] == [1, 2, 3, 4]
@@ -108,7 +112,7 @@ def test_training_tells_each_round_and_leaves_nothing_behind(
     assert heard[-1].f1 is not None
     assert heard[-1].f1 > 0.9
     assert model.predict(5 * np.eye(4)) == NAMES
-    assert list(tmp_path.iterdir()) == []
+    assert list(here.iterdir()) == list(scratch.iterdir()) == []
     assert "round 4/4" in capsys.readouterr().err
     train(two_parties(), rounds=1, progress=False, settings=SMALL)
     assert capsys.readouterr().err == ""

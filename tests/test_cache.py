@@ -96,7 +96,8 @@ def test_without_a_place_to_write_data_are_still_prepared(
     assert prepared(tmp_path, "set", 1, [source], Builder()).arrays["x"].shape == (2, 3)
     (tmp_path / "prepared").unlink()
 
-    def full(*_: object) -> None:
+    def full(arrays: object, part: Path, *_: object) -> None:
+        Path(part).write_bytes(b"half")
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(cache, "save_file", full)

@@ -462,6 +462,6 @@ def test_check_tries_the_encoder_on_the_rows(tmp_path: Path, capsys: pytest.Capt
     assert fedalign("check", toml) == 0
 
 
-def test_a_guess_that_fails_names_the_columns(tmp_path: Path) -> None:
+def test_a_guess_needs_something_to_look_at(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="there is no file or folder"):
         detect(tmp_path / "x", {})

@@ -74,7 +74,9 @@ def zipped(files: dict[str, bytes]) -> bytes:
     return stream.getvalue()
 
 
-GOOD = zipped({"top/data/s1.txt": b"one", "top/data/s2.txt": b"two", "top/readme.pdf": b"%", "../data/evil.txt": b"x"})
+GOOD = zipped(
+    {"top/data/s1.txt": b"one", "top/data/s2.txt": b"two", "top/readme.pdf": b"%", "../../../data/s9.txt": b"x"}
+)
 
 
 def names(folder: Path) -> list[str]:
@@ -85,8 +87,9 @@ def test_an_archive_is_fetched_and_laid_out(server: Server, tmp_path: Path) -> N
     server.content = GOOD
     seen: list[tuple[int, int | None]] = []
     count, digest = fetch_archive(Archive(server.url, WANTED), tmp_path / "set", progress=lambda *p: seen.append(p))
-    assert count == 2
-    assert names(tmp_path) == ["set/data/s1.txt", "set/data/s2.txt"]  # neither the rest nor the download
+    assert count == 3
+    # neither the rest nor the download, and nothing outside, wherever a member wants to lie
+    assert names(tmp_path) == ["set/data/s1.txt", "set/data/s2.txt", "set/data/s9.txt"]
     assert (tmp_path / "set" / "data" / "s2.txt").read_bytes() == b"two"
     assert seen[0] == (0, len(GOOD))
     assert seen[-1] == (len(GOOD), len(GOOD))
@@ -166,7 +169,7 @@ def test_archives_inside_archives_and_tars_are_understood(tmp_path: Path) -> Non
     """UCI packs a zip into a zip; OHSUMED is a tar.gz."""
     nested = tmp_path / "nested.zip"
     nested.write_bytes(zipped({"readme.pdf": b"%", "inner.zip": GOOD}))
-    assert fetch_archive(Archive("", WANTED), tmp_path / "a", str(nested))[0] == 2
+    assert fetch_archive(Archive("", WANTED), tmp_path / "a", str(nested))[0] == 3
     packed = tmp_path / "packed.tar.gz"
     with tarfile.open(packed, "w:gz") as tar:
         for name in ("x/data/s1.txt", "x/data/s9.txt"):
@@ -177,7 +180,7 @@ def test_archives_inside_archives_and_tars_are_understood(tmp_path: Path) -> Non
         link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
         tar.addfile(link)
     assert fetch_archive(Archive("", WANTED), tmp_path / "b", str(packed))[0] == 2
-    assert names(tmp_path / "a") == ["data/s1.txt", "data/s2.txt"]
+    assert names(tmp_path / "a") == ["data/s1.txt", "data/s2.txt", "data/s9.txt"]
     assert names(tmp_path / "b") == ["data/s1.txt", "data/s9.txt"]
     packed.write_bytes(packed.read_bytes()[:-30])
     with pytest.raises(UserError, match="is not a whole archive"):

@@ -401,8 +401,11 @@ def test_a_run_on_files_resumes_from_its_folder(tmp_path: Path) -> None:
     script(tmp_path / "aliases.toml", "")
     settings = config.load(str(script(tmp_path / "mine.toml", TOML)))
     experiment.run(settings, tmp_path / "run")
-    again = config.load(str(tmp_path / "run" / "config.toml"), rounds=2)
-    assert experiment.run(again, tmp_path / "run", resume=True)["rounds"] == 2
+    again = config.load(str(tmp_path / "run" / "config.toml"), rounds=3)
+    begun: list[int] = []
+    watch = experiment.Watch(on_start=lambda plan, done: begun.append(done))
+    assert experiment.run(again, tmp_path / "run", resume=True, watch=watch)["rounds"] == 3
+    assert begun == [2]
 
 
 # --- mistakes ---------------------------------------------------------------------------------------------------------

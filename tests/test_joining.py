@@ -194,6 +194,8 @@ def test_parties_keep_their_memory_when_classes_are_added(tmp_path: Path) -> Non
     run.run()
     (kept,) = (path for path in (tmp_path / "memory" / "north").iterdir() if path.is_dir())
     assert sorted(path.stem for path in kept.iterdir()) == ["000001", "000002", "000003"]
+    steps = [float(load_file(path)["optimizer:step:label_encoder.weight"]) for path in sorted(kept.iterdir())]
+    assert steps == [steps[0], 2 * steps[0], 3 * steps[0]]  # each visit went on where the one before it ended
 
 
 # --- names are data --------------------------------------------------------------------------------------------------

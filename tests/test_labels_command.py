@@ -152,7 +152,7 @@ def test_what_could_not_be_read_is_named_and_counted(place: Path, capsys: pytest
     for i in range(12):
         (place / "books" / f"bad{i:02}.txt").write_bytes(b"caf\xe9")
     (place / "books" / "cover.jpg").write_bytes(b"\xff\xd8")
-    (place / "books" / "red\x1b[31m.txt").write_bytes(b"caf\xe9")
+    (place / "books" / "a\x1b[31m.txt").write_bytes(b"caf\xe9")
     assert count() == 0
     shown = capsys.readouterr()
     assert "skipped books/bad00.txt: it is not utf-8 (byte 0xe9); another --encoding may fit" in one_line(shown.err)
@@ -160,6 +160,7 @@ def test_what_could_not_be_read_is_named_and_counted(place: Path, capsys: pytest
     assert "left out as no text: 1 .jpg" in shown.err
     assert "13 skipped" in one_line(shown.out)
     assert "\x1b[31m" not in shown.err + shown.out
+    assert "a\\x1b[31m.txt" in shown.err
     assert counts.read("c.json").corpora[0].skipped == 13
     assert count("--strict") == 2
     assert "leave out --strict to skip such files" in one_line(capsys.readouterr().err)

@@ -137,19 +137,23 @@ def test_scaffold_by_hand() -> None:
 
 
 def test_scaffold_with_half_the_control_corrects_half_as_much() -> None:
-    """The variate is the step without its correction, so that with the same gradients it is the same."""
+    """The variate is the step without its correction, so that with the same gradients it is the same. The correction is
+    rate * control * (c - c_m), here 0.5 * control * (0.25 / 2 - 0)."""
     config = Training(optimizer="sgd", lr=0.5, epochs=1, batch_size=8)
-    name = OWN + "label_encoder.weight"
+    name = "label_encoder.weight"
     kept: dict[float, Arrays] = {}
-    for control in (1.0, 0.5, 0.25):
+    ends: dict[float, Tensor] = {}
+    for control in (0.0, 1.0, 0.5, 0.25):
         method = Scaffold(control=control)
         server = method.start(model(), 2)
         server = dataclasses.replace(
-            server, extra={key: torch.full_like(value, 0.125) for key, value in server.extra.items()}
+            server, extra={key: torch.full_like(value, 0.25) for key, value in server.extra.items()}
         )
-        _, kept[control] = visit(method, Workbench(model()), server, client(0), {}, config, (0, 1, 0))
-    for control in (0.5, 0.25):
-        np.testing.assert_allclose(kept[control][name], kept[1.0][name], atol=1e-6)
+        update, kept[control] = visit(method, Workbench(model()), server, client(0), {}, config, (0, 1, 0))
+        ends[control] = update.weights[name]
+    for control in (1.0, 0.5, 0.25):
+        np.testing.assert_allclose(ends[0.0] - ends[control], np.full((2, 2), 0.5 * control * 0.125), atol=1e-6)
+        np.testing.assert_allclose(kept[control][OWN + name], kept[1.0][OWN + name], atol=1e-6)
 
 
 def moon_loss(encoder: np.ndarray, head: np.ndarray, m: int, frozen: list[np.ndarray], mu: float, tau: float) -> float:

@@ -78,6 +78,9 @@ def test_other_rows_keep_what_the_model_says_of_them(five_of_six: tuple[Model, n
     more = model.add_class("fox", examples=examples, others=others)
     kept = np.mean([a == b for a, b in zip(more.predict(others), model.predict(others), strict=True)])
     assert kept > 0.95
+    without = model.add_class("fox", examples=examples)
+    mistaken, at_most = (found.predict_proba(others)[:, -1].mean() for found in (more, without))
+    assert mistaken < 0.9 * at_most  # the other rows taught it what a fox is not
     assert np.mean([name == "fox" for name in more.predict(x[y == 5][5:])]) > 0.7
 
 

@@ -529,7 +529,9 @@ def test_foreign_values_in_the_records_are_left_out(tmp_path: Path, values: dict
     folder = written(tmp_path / "run")
     records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     lines(folder / "metrics.jsonl", [*records[:-1], records[-1] | values])
-    assert "<svg" in drawn(folder)
+    page = drawn(folder)
+    assert "<svg" in page
+    assert "F1 64.00" in said(page)  # of the round before
 
 
 @pytest.mark.parametrize(

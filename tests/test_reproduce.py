@@ -144,13 +144,13 @@ def test_an_estimate_counts_what_is_left(preset: str, tmp_path: Path, monkeypatc
 
 
 def test_a_pause_of_the_machine_is_not_measured() -> None:
-    pauses = iter([0.4, 0.0])
+    pauses = iter([2.0, 0.0])
 
     def work() -> None:
         time.sleep(next(pauses))
         sum(range(200_000))
 
-    assert estimate._seconds(work) < 0.3
+    assert estimate._seconds(work) < 0.9
 
 
 def test_a_round_is_measured_on_this_machine() -> None:

@@ -61,8 +61,6 @@ def main() -> None:
     except UserError as error:
         complain(str(error))
         sys.exit(2)
-    except BrokenPipeError:
-        sys.exit(141)
     except OSError as error:  # a folder without permission, a full disk: no fault of the program
         if error.filename is None or error.strerror is None:
             raise

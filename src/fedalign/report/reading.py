@@ -17,6 +17,7 @@ from fedalign.config import Config
 from fedalign.errors import UserError
 
 MARKS = ("config.toml", "metrics.jsonl", "result.json")  # any of them makes a folder worth looking at
+SHARES = ("f1", "accuracy", "balanced_accuracy")
 SCORES = ("f1", "accuracy", "balanced_accuracy")
 DEEPEST = 4  # folders below the one given in which runs are looked for
 
@@ -77,7 +78,8 @@ class Found:
 
     def curve(self, key: str) -> tuple[list[int], list[float]]:
         """The rounds that have this number, and the numbers."""
-        pairs = [(record["round"], number(record.get(key))) for record in self.records]
+        read = share if key in SHARES else number
+        pairs = [(record["round"], read(record.get(key))) for record in self.records]
         known = [(x, y) for x, y in pairs if y is not None]
         return [x for x, _ in known], [y for _, y in known]
 
@@ -88,7 +90,7 @@ class Found:
     def class_f1(self) -> list[float | None]:
         for record in reversed(self.records):
             if isinstance(record.get("class_f1"), list):
-                return [number(value) for value in record["class_f1"]]
+                return [share(value) for value in record["class_f1"]]
         return []
 
 
@@ -97,6 +99,12 @@ def number(value: Any) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value) if math.isfinite(value) else None
+
+
+def share(value: Any) -> float | None:
+    """A number from 0 to 1, or None for anything else."""
+    found = number(value)
+    return found if found is not None and 0 <= found <= 1 else None
 
 
 def whole(value: Any) -> int | None:
