@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from fedalign.errors import UserError
 from fedalign.inputs import Shape
 from fedalign.trained import Model
 from federations import play, same, script, tiny
+from trained_models import run_of
 
 TEXT = """
 import torch
@@ -160,7 +162,28 @@ def test_a_model_finds_its_module_from_another_folder(tmp_path: Path, monkeypatc
     experiment.run(with_encoder("./net.py"), tmp_path / "run")
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
-    assert Model.load(tmp_path / "run").label_names
+    with pytest.raises(UserError, match=r"is a program of its own, '.*net.py'; look at it, then load the model with"):
+        Model.load(tmp_path / "run")
+    model = Model.load(tmp_path / "run", trust_code=True)
+    copy = Model.load(model.save(tmp_path / "copy"), trust_code=True)
+    (tmp_path / "net.py").unlink()
+    again = Model.load(copy.save(tmp_path / "again"), trust_code=True)  # the program went along, twice
+    assert again.label_names == model.label_names
+    assert str(tmp_path) not in (tmp_path / "again" / "labels.json").read_text()
+
+
+def test_a_model_from_elsewhere_runs_no_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder that names a file of its own, a file of the machine or a module: nothing is imported unasked."""
+    Model.load(run_of("machines")).save(tmp_path / "model")
+    monkeypatch.chdir(tmp_path / "model")
+    script(tmp_path / "model", "net.py", f"open({str(tmp_path / 'ran')!r}, 'w')\n" + TEXT + "\nencoder = Bag\n")
+    card = json.loads((tmp_path / "model" / "labels.json").read_text())
+    for name in ("net.py", str(tmp_path / "model" / "net.py"), "net:Bag", 3, None):
+        card["encoder"] = {"name": name}
+        (tmp_path / "model" / "labels.json").write_text(json.dumps(card))
+        with pytest.raises(UserError, match="is a program of its own"):
+            Model.load(tmp_path / "model")
+    assert not (tmp_path / "ran").exists()
 
 
 def test_a_module_of_no_package_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

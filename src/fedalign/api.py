@@ -201,7 +201,7 @@ def train(
             result = experiment.run(config, folder, resume, watch, prepared=experiment.plan(config, federation))
             if out is not None:
                 page.finish()
-            return replace(Model.load(folder), result=result)
+            return replace(Model.load(folder, trust_code=True), result=result)
         except (KeyboardInterrupt, Stopped):
             if "round" not in state:
                 raise

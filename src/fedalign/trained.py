@@ -52,10 +52,21 @@ class Model:
     # --- files --------------------------------------------------------------------------------------------------
 
     @classmethod
-    def load(cls, folder: str | Path) -> Model:
-        """From a run's folder, or one that `save` or `fedalign export` wrote."""
+    def load(cls, folder: str | Path, trust_code: bool = False) -> Model:
+        """From a run's folder, or one that `save` or `fedalign export` wrote.
+
+        A model whose encoder is somebody's own program runs that program, so it must be said that it may.
+        """
         folder = Path(folder)
         card = read_card(folder)
+        if trust_code:
+            card = _with_program(card, folder)
+        elif isinstance(card["encoder"], dict) and card["encoder"].get("name") not in rooms.names("encoders"):
+            name = str(card["encoder"].get("name"))[:200]
+            raise UserError(
+                f"the encoder of {folder} is a program of its own, {name!a}; look at it, then load the model with "
+                "trust_code=True, or --trust-code on the command line"
+            )
         try:
             arrays = load((folder / "model.safetensors").read_bytes())
         except OSError as error:
@@ -93,6 +104,12 @@ class Model:
             "inputs": self.inputs.model_dump(mode="json"),
             "thresholds": None if self.thresholds is None else self.thresholds.tolist(),
         }
+        program = Path(str(card["encoder"]["name"])) if "encoder" in card else Path()
+        if program.suffix == ".py":  # goes along, so that the folder is whole and tells no path of this machine
+            if not program.is_file():
+                raise UserError(f"there is no file {program}, which holds the model's encoder; put it back")
+            write_atomically(folder / program.name, program.read_bytes())
+            card["encoder"] = {**card["encoder"], "name": program.name}
         write_atomically(folder / "model.safetensors", save(self.network.arrays()))
         write_atomically(folder / "labels.json", json.dumps(card, indent=1, ensure_ascii=False))
         return folder
@@ -232,6 +249,15 @@ def read_card(folder: Path) -> dict[str, Any]:
     if missing:
         raise UserError(f"{path} lacks {', '.join(sorted(missing))}; train or export the model again")
     return dict(card)
+
+
+def _with_program(card: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """The card with the whole path of an encoder's file that lies beside it."""
+    name = card["encoder"]["name"] if isinstance(card["encoder"], dict) else ""
+    beside = folder.resolve() / str(name)
+    if not str(name).endswith(".py") or not beside.is_file():
+        return card
+    return {**card, "encoder": {**card["encoder"], "name": str(beside)}}
 
 
 def _described(card: dict[str, Any]) -> tuple[Inputs, DualEncoder, Tensor | None]:

@@ -24,6 +24,9 @@ def command(
     classes: Annotated[
         str, typer.Option(metavar="A,B", help="Count these only: what people looked for, else what each party names.")
     ] = "",
+    trust_code: Annotated[
+        bool, typer.Option("--trust-code", help="Run the program that holds the model's encoder, if it has its own.")
+    ] = False,
 ) -> None:
     """Print precision, recall and F1 of each class on labelled rows."""
     from rich.table import Table
@@ -31,7 +34,7 @@ def command(
     from fedalign import asking
     from fedalign.trained import Model
 
-    model = Model.load(run)
+    model = Model.load(run, trust_code)
     reading = asking.reading_of(model, text=text, series=series, label=label, labels=labels)
     counted = next(csv.reader([classes], skipinitialspace=True), [])  # a name with a comma may stand in quotes
     strange: list[str] = []
@@ -55,4 +58,4 @@ def command(
     output.print(f"macro F1 [bold]{100 * scores.f1:.2f}[/], accuracy [bold]{100 * scores.accuracy:.2f}[/]")
     if model.thresholds is not None:
         output.print("with the thresholds chosen at the end of training")
-    suggest(f"fedalign predict {run} NEW.csv --out predictions.csv")
+    suggest("fedalign predict", run, "NEW.csv", "--out", "predictions.csv")

@@ -18,6 +18,9 @@ def command(
     run: Annotated[Path, typer.Argument(help="A run's folder.")],
     to: Annotated[str, typer.Option(help="folder, or onnx to add a model.onnx (extra onnx).")] = "folder",
     out: Annotated[Path | None, typer.Option(help="The new folder; default RUN-export.")] = None,
+    trust_code: Annotated[
+        bool, typer.Option("--trust-code", help="Run the program that holds the model's encoder, if it has its own.")
+    ] = False,
 ) -> None:
     """Write model, labels, preparation and a model card into one folder."""
     if to not in ("folder", "onnx"):
@@ -25,7 +28,7 @@ def command(
     from fedalign.exporting import folder
     from fedalign.trained import Model
 
-    model = Model.load(run)
+    model = Model.load(run, trust_code)
     target = out or run.with_name(f"{run.resolve().name}-export")
     with screen.status("writing"):
         difference = folder.write(model, run, target, onnx=to == "onnx")
@@ -33,4 +36,4 @@ def command(
         output.print(f"{path.stat().st_size:>12,}  {escape(str(path))}", soft_wrap=True)
     if difference is not None:
         output.print(f"checked with onnxruntime: logits differ from the model's by at most {difference:.1e}")
-    suggest(f"fedalign predict {target} NEW.csv")
+    suggest("fedalign predict", target, "NEW.csv")

@@ -37,6 +37,9 @@ def command(
         typer.Option(metavar="COLUMN", help="Write this column of the input too; may be given several times."),
     ] = None,
     skip_empty: Annotated[bool, typer.Option("--skip-empty", help="Pass over rows without input.")] = False,
+    trust_code: Annotated[
+        bool, typer.Option("--trust-code", help="Run the program that holds the model's encoder, if it has its own.")
+    ] = False,
 ) -> None:
     """Predict label names for new rows, in batches: a file of any size needs little memory.
 
@@ -47,7 +50,7 @@ def command(
     from fedalign import asking
     from fedalign.trained import Model
 
-    model = Model.load(run)
+    model = Model.load(run, trust_code)
     if threshold is not None and model.task == "single":
         raise UserError("--threshold is for multi-label models; this one gives each row its likeliest class")
     if out is not None:
@@ -78,7 +81,7 @@ def command(
         note(f"{len(cut)} rows are as long as the model reads ({limit}), first row {cut[0]}; what follows was left out")
     if out is not None:
         output.print(f"{done:,} rows: {escape(str(out))}", soft_wrap=True)
-        suggest(f"fedalign evaluate {run} LABELLED.csv")
+        suggest("fedalign evaluate", run, "LABELLED.csv")
 
 
 def _check_out(out: Path, source: str) -> None:
