@@ -249,7 +249,8 @@ def contradictions() -> list[tuple[dict[str, str], dict[str, Any], str]]:
         (
             {"a.csv": "x,y,k\n1,2,p\n3,4,q\n", "b.csv": "x,z,k\n1,2,p\n3,4,q\n"},
             {"features": "all", "label": "k"},
-            "b has z, which a lacks and lacks y, which a has; list the columns that all have in dataset.features",
+            "b has z, which a lacks and lacks numbers in y, which a has; list the columns that all have in "
+            "dataset.features",
         ),
         (
             {"a.csv": "x,k\n1,p\n3,q\n", "b.csv": "x,k\nhigh,p\nlow,q\n"},

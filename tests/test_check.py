@@ -465,3 +465,27 @@ def test_check_tries_the_encoder_on_the_rows(tmp_path: Path, capsys: pytest.Capt
 def test_a_guess_needs_something_to_look_at(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="there is no file or folder"):
         detect(tmp_path / "x", {})
+
+
+def test_lists_that_were_not_taken_apart_are_noted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = ["asthma, gout", "gout, flu", "flu, asthma", "gout", "flu", "asthma"]
+    for party in "ab":
+        write(
+            tmp_path / f"{party}.csv",
+            {"note": [f"{w} {party}{i}" for i in range(9) for w in WORDS[:2]], "k": names * 3},
+        )
+    assert fedalign("check", tmp_path, "--label", "k") == 0
+    shown = said(capsys).replace("\n", " ")
+    assert "3 class names look like lists" in shown
+    assert 'set separator = ","' in shown
+
+
+def test_a_copy_of_a_party_is_noted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = {"x": [0.1 * i for i in range(20)], "y": [0.3 * i for i in range(20)], "k": ["p", "q"] * 10}
+    write(tmp_path / "a.csv", table)
+    write(tmp_path / "a (copy).csv", table)
+    write(tmp_path / "b.csv", {**table, "x": [5.05 + i for i in range(20)]})
+    assert fedalign("check", tmp_path, "--label", "k") == 0
+    shown = said(capsys).replace("\n", " ")
+    assert "a and a (copy) hold 20 equal rows" in shown or "a (copy) and a hold 20 equal rows" in shown
+    assert "b hold" not in shown

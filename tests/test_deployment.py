@@ -155,6 +155,28 @@ def test_a_party_is_bound_by_the_configuration_it_looked_at(tmp_path: Path, capl
     assert "differs from" in caplog.text
 
 
+def test_a_party_passes_over_what_a_configuration_says_of_others(tmp_path: Path) -> None:
+    """Whose columns are called otherwise, and who annotates what, stands in one file for all."""
+    renamed = tmp_path / "north.v2.csv"
+    renamed.write_text((CLINICS / "north.csv").read_text().replace("note,", "remarks,", 1))
+    assert "remarks" in renamed.read_text().splitlines()[0]
+    config = settings()
+    others = [clinics(tmp_path)[number] for number in (11, 13)]
+
+    def offered(here: dict[str, Any]) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(
+            str(party.answer("offer", RecordDict(), to_toml(config), here)["offer"]["offer"])
+        )
+        return found
+
+    names = offered(clinics(tmp_path)[12])["classes"]
+    tables = {"columns": {"north.v2": {"note": "remarks"}}, "classes": {"north.v2": [*names, "measles"]}}
+    config = config.model_copy(update={"dataset": config.dataset.model_copy(update=tables)})
+    found = {one["party"]: one["classes"] for one in map(offered, [node(tmp_path, renamed), *others])}
+    assert found.keys() == {"north.v2", "east", "south"}
+    assert [party for party, classes in found.items() if "measles" in classes] == ["north.v2"]
+
+
 def test_a_party_that_is_not_bound_is_told_so_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "flwr")
     (tmp_path / "config.toml").write_text(to_toml(settings(rounds=1)))

@@ -186,6 +186,48 @@ def test_one_bad_party_is_named(tmp_path: Path) -> None:
 # --- agreement --------------------------------------------------------------------------------------------------------
 
 
+def test_a_column_of_very_few_values_tells_nothing(tmp_path: Path) -> None:
+    """The mean of one value is the value itself."""
+    table = {"x": [1.2345, None, None, None, None, None], "y": [1, 2, 3, 4, 5, None], "k": ["p", "q"] * 3}
+    (held,) = Files(parties={"a": str(write(tmp_path / "a.csv", table))}, features=("x", "y"), label="k").read(
+        Files(features=("x", "y"), label="k").reading()
+    )
+    moments = offer("a", held.records, held.classes, "single", Wording()).moments
+    assert moments is not None
+    assert moments.model_dump() == {"count": (0, 5), "mean": (0.0, 3.0), "squares": (0.0, 10.0)}
+    found = Scaling.from_moments([moments, Moments.of(np.array([[7.0, 3.0]] * 9))])
+    assert found.mean == (7.0, 3.0)  # as the others have it
+
+
+def test_a_listed_label_column_that_no_file_has_is_a_slip(tmp_path: Path) -> None:
+    table = {"x": [0.1, 0.2] * 9, "hot": [0, 1] * 9, "leak": [1, 0] * 9}
+    place = folder(tmp_path, a=table, b={k: v for k, v in table.items() if k != "hot"})
+    with pytest.raises(UserError, match=r"no file has the column 'leek' of dataset.label_columns; did you mean leak"):
+        load(place, features="all", label_columns=["hot", "leek"])
+    assert load(place, features="all", label_columns=["hot", "leak"]).label_names == ("hot", "leak")
+
+
+def test_what_means_nothing_means_it_within_lists_too(tmp_path: Path) -> None:
+    codes = [["NA"], ["asthma", "NA"], ["gout"], []] * 6
+    script(tmp_path / "a.jsonl", "".join(json.dumps({"n": f"w{i}", "c": c}) + "\n" for i, c in enumerate(codes)))
+    write(tmp_path / "b.csv", {"n": ["w"] * 24, "c": ["asthma;NA", "NA", "gout", "NA;NA"] * 6})
+    parties = {name: str(next(tmp_path.glob(f"{name}.*"))) for name in "ab"}
+    files = Files(parties=parties, text="n", labels="c", missing=("NA",))
+    a, b = files.read(files.reading())
+    assert a.classes == b.classes == ("asthma", "gout")
+    assert a.records.labels is not None
+    assert b.records.labels is not None
+    assert a.records.labels.known.any(1).tolist() == [False, True, True, True] * 6  # an empty list: none of them
+    assert b.records.labels.known.any(1).tolist() == [True, False, True, False] * 6
+
+
+def test_two_test_files_are_one_too_many(tmp_path: Path) -> None:
+    place = folder(tmp_path, a=NOTES, test=NOTES)
+    script(place / "test.jsonl", "")
+    with pytest.raises(UserError, match=r"test.csv and test.jsonl are both called test; remove or rename one"):
+        load(place, text="note", label="kind")
+
+
 def test_scaling_from_sums_equals_scaling_of_all_rows_together() -> None:
     rng = np.random.default_rng(0)
     parts = [rng.normal(loc=1e6 * k, size=(n, 3)) for k, n in enumerate([5, 40, 1])]
@@ -281,7 +323,7 @@ def test_names_are_joined_after_normalising_or_by_an_alias_and_never_else(tmp_pa
 def test_parties_that_do_not_fit_are_named() -> None:
     one = Offer(party="a", task="single", kind="features", classes=("x",), columns=("p", "q"), moments=moments(2))
     two = Offer(party="b", task="single", kind="features", classes=("y",), columns=("p", "r"), moments=moments(2))
-    with pytest.raises(UserError, match="b has r, which a lacks and lacks q, which a has; list the columns"):
+    with pytest.raises(UserError, match="b has r, which a lacks and lacks numbers in q, which a has; list the columns"):
         agree([one, two], Wording())
     series = Offer(party="c", task="single", kind="series", classes=("x",), moments=moments(3))
     with pytest.raises(UserError, match="a holds features and c series"):

@@ -284,9 +284,9 @@ def test_evaluate_tells_which_classes_a_party_s_file_does_not_speak_of() -> None
 def test_a_name_that_a_spreadsheet_would_carry_out_is_quoted() -> None:
     target = io.StringIO()
     write = asking.writer("csv", target)
-    for name in ("=HYPERLINK(1)", "walking"):
+    for name in ("=HYPERLINK(1)", "walking", "-2+3", "-12", "+3.5e-2"):  # of a number the sign is no formula
         write({"prediction": np.array([name], dtype=object)})
-    assert target.getvalue() == "prediction\n'=HYPERLINK(1)\nwalking\n"
+    assert target.getvalue() == "prediction\n'=HYPERLINK(1)\nwalking\n'-2+3\n-12\n+3.5e-2\n"
 
 
 def test_memory_does_not_grow_with_the_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

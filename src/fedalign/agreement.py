@@ -27,17 +27,18 @@ from fedalign.terms import Agreed, Offer, Wording
 from fedalign.types import Examples, Rows, Sequences, Task
 
 LARGEST = 1e100  # of a column's statistics: their squares are still numbers
+FEW = 5  # values of a column below which a party tells nothing of it; its scale is then that of the others
 
 
 def offer(party: str, records: Records, classes: Sequence[str], task: Task, how: Wording) -> Offer:
     """What this party would tell, from its training rows."""
     if isinstance(records.x, Ragged):
-        found = Moments.of(records.x.values)
+        found = Moments.of(records.x.values).without_few(FEW)
         return Offer(
             party=party, task=task, kind="series", classes=tuple(classes), columns=records.columns, moments=found
         )
     if records.x.ndim == 2:
-        found = Moments.of(records.x)
+        found = Moments.of(records.x).without_few(FEW)
         return Offer(
             party=party, task=task, kind="features", classes=tuple(classes), columns=records.columns, moments=found
         )
@@ -115,7 +116,7 @@ def _in_order(one: Offer, columns: Sequence[str], first: Offer) -> Moments:
         more = sorted(set(one.columns) - set(columns))
         less = sorted(set(columns) - set(one.columns))
         said = [f"has {', '.join(map(printable, more[:4]))}, which {first.party} lacks"] if more else []
-        said += [f"lacks {', '.join(map(printable, less[:4]))}, which {first.party} has"] if less else []
+        said += [f"lacks numbers in {', '.join(map(printable, less[:4]))}, which {first.party} has"] if less else []
         raise UserError(f"{one.party} {' and '.join(said)}; list the columns that all have in dataset.features")
     if len(moments.mean) != len(columns or first.moments.mean):
         width = len(columns or first.moments.mean)

@@ -25,6 +25,7 @@ from fedalign.trained import Model
 from fedalign.types import Examples, Sequences, Task
 
 FORMULA = r"^[=+\-@\t\r]"  # beginnings that a spreadsheet would carry out
+NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"  # which are no formulas, whatever their sign
 
 
 @dataclass(frozen=True)
@@ -171,8 +172,8 @@ def writer(kind: str, target: IO[str]) -> Callable[[dict[str, np.ndarray]], None
         if kind == "jsonl":
             target.write(frame.write_ndjson())
             return
-        # a label name that a spreadsheet would take for a formula gets a quote before it
-        dangers = [pl.col(name).str.contains(FORMULA) for name in texts]
+        # a text that a spreadsheet would take for a formula gets a quote before it
+        dangers = [pl.col(name).str.contains(FORMULA) & ~pl.col(name).str.contains(NUMBER) for name in texts]
         quoted = [
             pl.when(danger).then(pl.concat_str(pl.lit("'"), name)).otherwise(name).alias(name)
             for danger, name in zip(dangers, texts, strict=True)

@@ -93,7 +93,9 @@ def _set_aside(files: Sequence[Path], options: dict[str, Any], why: dict[str, st
     kept = []
     for file in files:
         name = stem(file).lower()
-        if name == "test" and "test_file" not in options:
+        if name == "test":
+            if "test_file" in options:
+                raise UserError(f"{Path(options['test_file']).name} and {file.name} are both called test; rename one")
             options["test_file"] = str(file)
             why["test_file"] = "by its name"
         elif name == "aliases":

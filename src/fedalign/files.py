@@ -10,7 +10,17 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+ENDINGS = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet", ".npz")  # of files that hold rows
+ZIPPED = (".csv.gz", ".tsv.gz", ".jsonl.gz", ".ndjson.gz")
 PRIVATE = 0o600  # for keys and what is made of a party's rows: readable by its own user only
+
+
+def stem(path: Path) -> str:
+    """`site_a` of site_a.csv.gz: a party's name, unless it is given another."""
+    for ending in ZIPPED + ENDINGS:
+        if path.name.lower().endswith(ending):
+            return path.name[: -len(ending)]
+    return path.stem
 
 
 def write_atomically(path: Path, content: bytes | str, mode: int = 0o666) -> str:

@@ -100,7 +100,7 @@ def shared_vocabulary(parties: Sequence[Mapping[str, int]], min_clients: int) ->
 
 class Moments(_Stored):
     """What a party tells of its numbers so that all can be scaled alike: for each column how many, their mean and the
-    sum of squared deviations from it. No row can be told from them, unless a column holds a single value."""
+    sum of squared deviations from it."""
 
     count: tuple[int, ...]
     mean: tuple[float, ...]
@@ -114,6 +114,15 @@ class Moments(_Stored):
         mean = np.where(seen, values, 0).sum(0) / np.maximum(count, 1)
         squares = (np.where(seen, values - mean, 0) ** 2).sum(0)
         return cls(count=tuple(count.tolist()), mean=tuple(mean.tolist()), squares=tuple(squares.tolist()))
+
+    def without_few(self, least: int) -> Moments:
+        """Nothing of columns with fewer values, of which the mean of one would be that value itself."""
+        kept = [count >= least for count in self.count]
+        return Moments(
+            count=tuple(value if keep else 0 for value, keep in zip(self.count, kept, strict=True)),
+            mean=tuple(value if keep else 0.0 for value, keep in zip(self.mean, kept, strict=True)),
+            squares=tuple(value if keep else 0.0 for value, keep in zip(self.squares, kept, strict=True)),
+        )
 
 
 class Scaling(_Stored):

@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import combinations
 from typing import Any, Literal
 
 import numpy as np
@@ -123,6 +124,8 @@ def look(files: Files, encoder: Any = None) -> Survey:
     _classes(files, holdings, names, counts, owned, book)
     if reading.style != "columns":
         _named_nothing(holdings, book)
+        _lists_for_names(names, book)
+    _copies(holdings, book)
     _one_way_to_read(files, holdings, task, encoder, book)
     test_rows = _test(files, reading, holdings, names, book) if files.test_file else 0
     parties = tuple(_view(holding) for holding in holdings)
@@ -147,6 +150,7 @@ def _holdings(files: Files, reading: Reading, book: _Notebook) -> list[Holding]:
 def _columns(files: Files, book: _Notebook) -> None:
     """Columns that only some files have, as they would be seen when all is put side by side."""
     having: dict[str, list[str]] = {}
+    columns: set[str] = set()
     opened = []
     reading = files.reading()
     for name, path in files.sources().items():
@@ -155,10 +159,15 @@ def _columns(files: Files, book: _Notebook) -> None:
         except UserError:
             continue  # said already
         opened.append(table.file)
+        columns |= set(table.columns)
         labels = set(reading.class_columns(table)) if reading.style == "columns" else set()
         for column in table.columns:
             if column not in labels and not table.channels:
                 having.setdefault(column, []).append(table.file)
+    try:
+        files.check_label_columns(columns)
+    except UserError as error:
+        book.error(str(error))
     plain = sorted({file for some in having.values() for file in some})
     odd = {column: some for column, some in having.items() if len(some) < len(plain)}
     for column, some in list(odd.items())[:10]:
@@ -283,6 +292,33 @@ def _named_nothing(holdings: Sequence[Holding], book: _Notebook) -> None:
     none = next((name for name in files if normalised(name) == "none"), "")
     fix += f", or other = {json.dumps(none)} if it means none of the classes" if none else ""
     book.note(f"a class here, and a no for every other class in its rows: {said}; {fix}")
+
+
+def _lists_for_names(names: Sequence[str], book: _Notebook) -> None:
+    """Names such as 'asthma, diabetes' and 'diabetes, gout', which are lists that were not taken apart."""
+    for sign in (",", ";", "|", "/"):
+        lists = [name for name in names if sign in name]
+        parts = [part.strip() for name in lists for part in name.split(sign)]
+        if len(lists) >= 3 and len(parts) >= 2 * len(set(parts)):
+            book.note(
+                f"{len(lists)} class names look like lists ({_listed(lists[:2])}); if they are, name their column in "
+                f"dataset.labels and set separator = {json.dumps(sign)}"
+            )
+            return
+
+
+def _copies(holdings: Sequence[Holding], book: _Notebook) -> None:
+    """Two parties with the same rows: what one holds out for testing the other trains on."""
+    keys = [(holding, set(_keys(holding.records))) for holding in holdings]
+    # where most rows of a party are like others of its own, such as answers to a few questions, it means nothing
+    telling = [(holding, own) for holding, own in keys if len(own) > max(0.5 * len(holding.records), 9)]
+    for (a, one), (b, other) in combinations(telling, 2):
+        shared = len(one & other)
+        if shared > 0.5 * min(len(one), len(other)):
+            book.note(
+                f"{printable(a.name)} and {printable(b.name)} hold {shared:,} equal rows; if one is a copy, remove it, "
+                "for rows held out of one are trained on by the other"
+            )
 
 
 def _one_way_to_read(files: Files, holdings: Sequence[Holding], task: Task, encoder: Any, book: _Notebook) -> None:

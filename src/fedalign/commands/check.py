@@ -36,13 +36,14 @@ def command(
     config: Annotated[
         Path | None, typer.Option(help="With --what-leaves: the run's configuration, from whoever runs the server.")
     ] = None,
+    party: Annotated[str, typer.Option(help="With --what-leaves: the party's name, if it is not its file's.")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON for a program.")] = False,
 ) -> None:
     """Show who annotates what, and what is wrong with the files; nothing is trained."""
     from fedalign import survey
 
     if what_leaves or config is not None:
-        tell_what_leaves(path, config, as_json)
+        tell_what_leaves(path, config, party, as_json)
         return
     hints = {"label": label, "labels": labels, "text": text, "client": client}
     if write_aliases is not None and (write_aliases.exists() or write_aliases.suffix != ".toml"):
@@ -91,10 +92,10 @@ def files_of(path: Path, hints: dict[str, str]) -> tuple[Files, Any, str]:
     return rooms.build("datasets", "files", detected.options), None, f"guessed: {said}"
 
 
-def tell_what_leaves(path: Path, given: Path | None, as_json: bool) -> None:
+def tell_what_leaves(path: Path, given: Path | None, party: str, as_json: bool) -> None:
     from fedalign import config
     from fedalign.deployment.leaving import leaving
-    from fedalign.formats import stem
+    from fedalign.files import stem
 
     if path.suffix == ".toml" or not path.is_file():
         raise UserError(f"{path} is no party's file; --what-leaves is for one, such as clinic.csv")
@@ -105,7 +106,7 @@ def tell_what_leaves(path: Path, given: Path | None, as_json: bool) -> None:
     if settings.dataset.name != "files":
         raise UserError(f"{toml} reads the data set {settings.dataset.name}; --what-leaves is for your own files")
     with screen.status("reading"):
-        found = leaving(path, settings, stem(path))
+        found = leaving(path, settings, party or stem(path))
     if as_json:
         print_json(found.table(), ok=True)
     else:

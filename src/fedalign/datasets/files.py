@@ -9,7 +9,7 @@ import csv
 import io
 import re
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -127,6 +127,9 @@ class Files:
 
     def load(self, folder: Path) -> Federation:
         reading = self.reading()
+        if self.label_columns:
+            opened = [self.open(name, path) for name, path in self.sources().items()]
+            self.check_label_columns({column for table in opened for column in table.columns})
         held = [self.divided(part) for part in self.read(reading)]
         found = self.assembled(
             held, reading.task, lambda names: self.read_test(reading, names) if self.test_file else None
@@ -216,6 +219,13 @@ class Files:
             for name in getattr(self, option):
                 if name not in names:
                     raise UserError(f"dataset.{option} names the party {quoted(name)}{nearest(name, names)}")
+
+    def check_label_columns(self, columns: Collection[str]) -> None:
+        """A listed column that no file has is a slip: the column that was meant would be taken for an input."""
+        for column in self.label_columns:
+            if column not in columns:
+                near = nearest(column, columns)
+                raise UserError(f"no file has the column {quoted(column)} of dataset.label_columns{near}")
 
     def holding(self, name: str, records: Records, reading: Reading, report: Report = refuse) -> Holding:
         """One party's rows and the classes it annotates: declared, or those its labels speak of."""
@@ -310,7 +320,10 @@ class Divided:
 def _test_file(folder: Path) -> str:
     """The file called test among those of the parties, or '': its rows are nobody's and must not be trained on."""
     files = sorted(filter(readable, folder.iterdir())) if folder.is_dir() else []
-    return next((str(file) for file in files if stem(file).lower() == "test" and file.is_file()), "")
+    found = [file for file in files if stem(file).lower() == "test" and file.is_file()]
+    if len(found) > 1:
+        raise UserError(f"{found[0].name} and {found[1].name} are both called test; remove or rename one of them")
+    return str(found[0]) if found else ""
 
 
 def hold_out(labels: Labels, share: float, party: str, word: str) -> tuple[np.ndarray, np.ndarray]:

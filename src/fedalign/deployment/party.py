@@ -21,7 +21,7 @@ from fedalign.client import Workbench, visit
 from fedalign.config import Config
 from fedalign.deployment.memory import Memory
 from fedalign.errors import UserError
-from fedalign.files import write_atomically
+from fedalign.files import stem, write_atomically
 from fedalign.terms import Agreed
 from fedalign.types import Arrays, Examples, Federation, Party, Sequences, Server, size_of
 
@@ -54,7 +54,7 @@ class Here:
             data = Path(str(node["data"])).expanduser()
             if not data.is_file():
                 raise UserError(f"there is no file {data}; check data= in --node-config")
-            name = str(node.get("party", data.name.split(".")[0]))
+            name = str(node.get("party", stem(data)))
             return cls(config, data, name, Path(str(node.get("memory", data.parent / ".fedalign"))) / name)
         if "partition-id" in node:
             partition = int(node["partition-id"])

@@ -12,6 +12,8 @@ from fedalign.errors import UserError
 from fedalign.terms import Agreed, Offer
 from fedalign.types import Examples
 
+OF_PARTIES = ("classes", "columns")  # options with a table for each party, of which it needs its own
+
 
 class Rows(Protocol):
     def offer(self) -> Offer: ...
@@ -24,6 +26,8 @@ class Rows(Protocol):
 class FileRows:
     def __init__(self, here: Here) -> None:
         options = {key: value for key, value in here.config.dataset.options.items() if key not in SERVER_ONLY}
+        for key in OF_PARTIES:
+            options[key] = {name: value for name, value in options.get(key, {}).items() if name == here.name}
         files = rooms.build("datasets", "files", {**options, "parties": {here.name: str(here.data)}})
         assert isinstance(files, Files)
         self.files = files

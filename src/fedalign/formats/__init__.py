@@ -10,25 +10,15 @@ from __future__ import annotations
 from pathlib import Path
 
 from fedalign.errors import UserError
+from fedalign.files import ENDINGS, ZIPPED, stem
 from fedalign.formats import delimited, jsonlines, npz, parquet
 from fedalign.formats.cells import MARKS, Batch, Layout, Problem, Ragged, Report, printable, quoted, refuse
 from fedalign.formats.table import Table
-
-ENDINGS = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet", ".npz")
-ZIPPED = (".csv.gz", ".tsv.gz", ".jsonl.gz", ".ndjson.gz")
 
 
 def readable(path: Path) -> bool:
     """Whether the file's name says that it holds rows."""
     return path.name.lower().endswith(ENDINGS + ZIPPED)
-
-
-def stem(path: Path) -> str:
-    """`site_a` of site_a.csv.gz."""
-    for ending in ZIPPED + ENDINGS:
-        if path.name.lower().endswith(ending):
-            return path.name[: -len(ending)]
-    return path.stem
 
 
 def open_table(path: Path) -> Table:

@@ -242,7 +242,7 @@ class Batch:
                     self.problem(row, column, "holds lists within a list; write a plain list of names")
                     value = None
                 if isinstance(value, list):
-                    whole.append([_plain(item) for item in value if item is not None and _plain(item)])
+                    whole.append(self._named([_plain(item) for item in value if item is not None]))
                 else:
                     whole.append(self._split(self._one_text(row, column, value), separator))
             return whole
@@ -252,9 +252,13 @@ class Batch:
         one = Batch(self.file, self.rows[row : row + 1], {column: [value]}, self.report, self.missing)
         return one.text(column)[0]
 
-    @staticmethod
-    def _split(text: str, separator: str) -> list[str] | None:
-        return [part.strip() for part in text.split(separator) if part.strip()] if text else None
+    def _split(self, text: str, separator: str) -> list[str] | None:
+        return self._named([part.strip() for part in text.split(separator)]) if text else None
+
+    def _named(self, parts: list[str]) -> list[str] | None:
+        """The names of a list without what means nothing; None where that is all it held."""
+        named = [part for part in parts if part and part not in self.missing]
+        return None if not named and any(parts) else named
 
     def recordings(self, column: str, layout: Layout = "ntc") -> Ragged:
         """A series of steps a row: lists, lists of lists, JSON text of either, or an NPZ array."""
