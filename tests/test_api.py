@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch
 
 import fedalign
 from fedalign import Federation, Model, Progress, UserError, config, experiment, train
+from fedalign.inputs import Series, Text
 from trained_models import EXAMPLES
 
 CLINICS = {"text": "note", "labels": "codes", "test_file": str(EXAMPLES / "clinics" / "test.csv"), "buckets": 1024}
@@ -175,9 +177,150 @@ def test_a_data_frame_is_its_rows() -> None:
     plain = Federation.from_arrays({"one": (x, y)})
     framed = Federation.from_arrays({"one": (pl.DataFrame(x), pl.Series(y))})
     assert torch.equal(framed.parties[0].train.x, plain.parties[0].train.x)
-    square = pl.DataFrame({"a": [1.0, 1.0], "b": [2.0, 3.0]})
-    found = Federation.from_arrays({"one": (square, ["ant", "bee"])})
+    long = pl.DataFrame({"a": [1.0, 1.0] * 10, "b": [2.0, 3.0] * 10})
+    found = Federation.from_arrays({"one": (long, ["ant", "bee"] * 10)})
     assert list(found.inputs.scaling.mean) == [1.0, 2.5]  # of each column
+
+
+class Numbered:
+    """A data frame as pandas makes them: columns may be called by numbers."""
+
+    def __init__(self, values: np.ndarray, columns: list[Any]) -> None:
+        self.values, self.columns = values, columns
+
+    def __getitem__(self, wanted: list[Any]) -> Numbered:
+        return Numbered(self.values[:, [self.columns.index(column) for column in wanted]], wanted)
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def to_numpy(self) -> np.ndarray:
+        return self.values
+
+
+def swapped(x: np.ndarray) -> pl.DataFrame:
+    return pl.DataFrame(x, schema=["a", "b", "c", "d"]).select("d", "b", "a", "c")
+
+
+def test_columns_of_data_frames_are_matched_by_name() -> None:
+    (x, y), (x2, y2), (x3, y3) = table([0, 1], 0), table([2, 3], 1), table([0, 1, 2, 3], 2)
+    plain = Federation.from_arrays({"one": (x, y), "two": (x2, y2)}, test=(x3, y3))
+    framed = Federation.from_arrays(
+        {"one": (pl.DataFrame(x, schema=["a", "b", "c", "d"]), y), "two": (swapped(x2), y2)}, test=(swapped(x3), y3)
+    )
+    assert framed.inputs.scaling.columns == ("a", "b", "c", "d")
+    assert plain.inputs.scaling.columns == ()
+    for one, other in zip(framed.parties, plain.parties, strict=True):
+        assert torch.equal(one.train.x, other.train.x)
+    assert torch.equal(framed.test.x, plain.test.x)  # type: ignore[union-attr]
+    mixed = Federation.from_arrays({"one": (swapped(x), y), "two": (x2[:, [3, 1, 0, 2]], y2)})  # the array by position
+    assert mixed.inputs.scaling.columns == ("d", "b", "a", "c")
+    numbered = Federation.from_arrays(
+        {"one": (Numbered(x, [0, 1, 2, 3]), y), "two": (Numbered(x2[:, [1, 0, 2, 3]], [1, 0, 2, 3]), y2)}
+    )
+    assert numbered.inputs.scaling.mean == Federation.from_arrays({"one": (x, y), "two": (x2, y2)}).inputs.scaling.mean
+
+
+def test_a_party_may_call_its_columns_otherwise() -> None:
+    one = (pl.DataFrame({"acc": [1.0, 2.0] * 10, "hr": [60.0, 70.0] * 10}), ["sit", "run"] * 10)
+    two = (pl.DataFrame({"pulse": [65.0, 75.0] * 10, "acc": [1.0, 2.0] * 10}), ["sit", "run"] * 10)
+    found = Federation.from_arrays({"one": one, "two": two}, columns={"two": {"hr": "pulse"}}, validation=0)
+    assert found.inputs.scaling.columns == ("acc", "hr")
+    assert list(found.inputs.scaling.mean) == [1.5, 67.5]
+    with pytest.raises(UserError, match="rows of two have 'pulse', which the rows of one lack and lack 'hr', which"):
+        Federation.from_arrays({"one": one, "two": two})
+    with pytest.raises(UserError, match="rows of test lack 'hr', which the rows of one have; give all the same"):
+        Federation.from_arrays({"one": one}, test=(one[0].select("acc"), one[1]))
+    with pytest.raises(UserError, match="no column 'puls'; did you mean pulse"):
+        Federation.from_arrays({"one": one, "two": two}, columns={"two": {"hr": "puls"}})
+    with pytest.raises(UserError, match=r"renames columns of two, whose rows have no names; give a data frame"):
+        Federation.from_arrays({"one": one, "two": (two[0].to_numpy(), two[1])}, columns={"two": {"hr": "pulse"}})
+    with pytest.raises(UserError, match="two columns called '1'; rename one"):
+        Federation.from_arrays({"one": (Numbered(np.eye(2), [1, "1"]), ["sit", "run"])})
+
+
+def test_recordings_that_are_data_frames_are_matched_by_name() -> None:
+    rng = np.random.default_rng(0)
+    arrays = [rng.normal(size=(k, 2)) * [1, 9] for k in (3, 5, 4, 6)]
+    frames = [pl.DataFrame(array, schema=["x", "y"]) for array in arrays]
+    turned = [frame.select("y", "x") if i % 2 else frame for i, frame in enumerate(frames)]
+    names = ["sit", "run", "sit", "run"]
+    plain = Federation.from_arrays({"p": (arrays, names)})
+    named = Federation.from_arrays({"p": (turned, names)})
+    assert named.inputs.scaling.columns == ("x", "y")
+    assert torch.equal(named.parties[0].train.x.values, plain.parties[0].train.x.values)  # type: ignore[union-attr]
+    with pytest.raises(UserError, match="recordings differ in the names of their channels"):
+        Federation.from_arrays({"p": ([frames[0], frames[1].rename({"y": "z"})], ["sit", "run"])})
+
+
+def test_a_model_finds_the_columns_of_a_data_frame_by_name() -> None:
+    (x, y), (x2, _) = table([0, 1, 2, 3], 0), table([0, 1, 2, 3], 1)
+    frame = pl.DataFrame(x, schema=["a", "b", "c", "d"])
+    model = train(Federation.from_arrays({"one": (frame, y)}), rounds=1, progress=False, settings=SMALL)
+    expected = model.predict_proba(x2)
+    assert (model.predict_proba(swapped(x2)) == expected).all()
+    wider = swapped(x2).with_columns(note=pl.lit("others are passed over"))
+    assert (model.predict_proba(wider) == expected).all()
+    with pytest.raises(UserError, match="no column 'b', 'd', which the model reads"):
+        model.predict(frame.select("a", "c"))
+    nameless = train(Federation.from_arrays({"one": (x, y)}), rounds=1, progress=False, settings=SMALL)
+    assert (nameless.predict_proba(pl.DataFrame(x2)) == nameless.predict_proba(x2)).all()
+    for inputs, said in ((Text(buckets=8), "reads texts"), (Series(scaling=model.inputs.scaling), "reads recordings")):
+        with pytest.raises(UserError, match=f"this model {said}: give a list of"):
+            replace(model, inputs=inputs).predict(frame)
+    with pytest.raises(UserError, match="make it a polars or pandas data frame"):
+        model.predict(type("Lazy", (), {"columns": ["a"]})())
+
+
+ACTIVITIES = {"a": (["w one", "w two", "r one"], ["walk", "walk", "run"]), "b": (["s", "w"], ["sit", "walk"])}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            {"test": (["x", "y"], ["walk", "wlak"])},
+            r"rows of test, row 1: 'wlak' is not one of the classes that the parties annotate \(run, sit, walk\)",
+        ),
+        ({"test": (["x"], [["walk"]])}, "both names and lists"),
+        ({"classes": {"zzz": ["walk"]}}, "dataset.classes names the party 'zzz'; choose from a, b"),
+        ({"columns": {"zzz": {"x": "y"}}}, "dataset.columns names the party 'zzz'"),
+        ({"classes": {"a": ["walk"]}}, r"rows of a, row 2: 'run' is not one of the classes declared for a \(walk\)"),
+        ({"classes": {"a": ["walk", "Walk", "run"]}}, "names one class twice"),
+        ({"features": ["x"]}, "no option 'features'; choose from classes, columns, aliases, missing, other"),
+        ({"test_file": "test.csv"}, "no option 'test_file'; choose from"),
+        ({"aliases": "nowhere.toml"}, "cannot read the aliases"),
+    ],
+)
+def test_options_of_arrays_are_checked_as_those_of_files(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        Federation.from_arrays(ACTIVITIES, **options)
+
+
+def test_other_names_and_missing_texts_mean_what_they_mean_in_files(tmp_path: Path) -> None:
+    (tmp_path / "names.toml").write_text('"stroll" = "walk"\n')
+    parties = {"a": (["w", "r", "NA", "?"], ["stroll", "run", "run", "NA"]), "b": (["s", "w"], ["sit", "walk"])}
+    options: dict[str, Any] = {"aliases": str(tmp_path / "names.toml"), "missing": ["NA"], "validation": 0}
+    found = Federation.from_arrays(
+        parties, test=(["x", ""], ["Stroll", "sit"]), classes={"a": ["stroll", "run"]}, **options
+    )
+    assert list(found.label_names) == ["run", "sit", "walk"]
+    assert found.aliases == {"stroll": "walk"}
+    assert found.parties[0].train.y.tolist() == [[0, 0, 1], [1, 0, 0], [0, 0, 0]]  # without the empty row
+    assert found.parties[0].train.known.any(1).tolist() == [True, True, False]
+    assert found.test.y.tolist() == [[0, 0, 1]]  # type: ignore[union-attr]
+    rows = [[1.0, "NA"], [3.0, 4.0]] * 10
+    found = Federation.from_arrays({"a": (rows, ["run", "sit"] * 10)}, missing=["NA"])
+    assert list(found.inputs.scaling.mean) == [2.0, 4.0]
+    with pytest.raises(UserError, match="names one class twice"):
+        Federation.from_arrays({"a": (["x"], [{"stroll": True, "walk": False}])}, **options)
+
+
+def test_rows_with_marks_of_some_classes_keep_them_where_classes_are_declared() -> None:
+    given = {"a": (["x", "y", "z"], [{"cold": True}, {"cold": False, "flu": True}, ["flu"]])}
+    found = Federation.from_arrays(given, classes={"a": ["cold", "flu"]}, test=(["x"], [{"flu": True}]), validation=0)
+    assert found.parties[0].train.known.tolist() == [[True, False], [True, True], [True, True]]
+    assert found.test.known.tolist() == [[False, True]]  # type: ignore[union-attr]
 
 
 def test_a_federation_shows_itself_in_a_few_lines() -> None:
@@ -203,6 +346,8 @@ def test_a_federation_shows_itself_in_a_few_lines() -> None:
         ({"a": (["x"], ["a\u202eb"])}, "printable"),
         ({"a": ([[1.0], [1.0, 2.0]], ["p", "q"])}, "rows must be texts"),
         ({"a": ([["x", "y"]], ["p"])}, "rows must be texts"),
+        ({"a": ([[1.0], [1e31]], ["p", "q"])}, r"rows of a, row 1, column 0: 1e\+31 is too large"),
+        ({"a": ([np.full((2, 1), np.inf)], ["p"])}, "rows of a, row 0: a value is too large"),
         ({"a": (np.zeros((2, 3)), ["p", "q"]), "b": (np.zeros((2, 4)), ["p", "q"])}, "channels|numbers"),
     ],
 )

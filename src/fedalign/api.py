@@ -13,25 +13,26 @@ import numpy as np
 
 from fedalign import config as configs
 from fedalign import experiment, rooms, types
-from fedalign.annotation import Labels
+from fedalign.annotation import Labels, Spelling
 from fedalign.config import Config
 from fedalign.console import Display, NotebookDisplay, in_notebook, note
-from fedalign.datasets.files import Files, Holding
+from fedalign.datasets.files import Files
 from fedalign.defaults import suited
 from fedalign.detection import detect
 from fedalign.errors import UserError
 from fedalign.federate import Plan, Round
-from fedalign.formats import Ragged
-from fedalign.labels.names import allowed, normalised
-from fedalign.reading import Records
+from fedalign.formats import Batch, Problem, Ragged, Table, quoted, refuse
+from fedalign.reading import Raw, Reading, Records, limited
 from fedalign.report.live import LivePage
-from fedalign.trained import Model
+from fedalign.trained import Model, by_name, frame_columns
 from fedalign.types import Party, Task
 
 INPUTS = ("text", "features", "series")
 LABELS = ("label", "labels", "label_columns", "label_prefix")
 SHOWN = 10  # parties, and classes of each, that a federation lists of itself
 ARRAYS = "fedalign.datasets._arrays"
+OPTIONS = ("classes", "columns", "aliases", "missing", "other", "min_positives", "validation", "vocabulary", "words",
+           "buckets", "min_count", "min_clients", "max_tokens")  # fmt: skip # of a [dataset] that speak of arrays too
 
 Given = tuple[Any, Sequence[Any]]  # rows, and what is known of each
 
@@ -72,30 +73,27 @@ class Federation(types.Federation):
         Rows are texts, a table of numbers (or a data frame), or recordings (arrays of steps by channels). A row's label
         is a class name (single-label), a list of names (multi-label; the party's other classes are a no), a dict from
         name to True or False (the others were not looked at), or None for a row nobody looked at. `test` holds fully
-        labelled rows of no party; without it each party keeps a fifth aside. Options are those of a `[dataset]`
-        section.
+        labelled rows of no party; without it each party keeps a fifth aside. Columns of data frames are matched by
+        name, and the model keeps the names; arrays go by position. Options are those of a `[dataset]` section that do
+        not say where in a file something stands: classes, columns (of data frames), aliases, missing, other, ...
         """
         if not parties:
             raise UserError("there is no party; give at least one")
-        files = rooms.build("datasets", "files", {"parties": dict.fromkeys(parties, ""), **options})
-        assert isinstance(files, Files)
-        given = {party: _records(party, *part, other=files.other) for party, part in parties.items()}
-        tasks = {task for _, task in given.values() if task}
-        if len(tasks) != 1:
-            both = "both names and lists of names" if tasks else "no label at all"
-            raise UserError(f"the labels hold {both}; give a name a row for single-label, a list a row for multi-label")
-        task = tasks.pop()
-        everyone = None
-        if test is not None:
-            everyone, _ = _records("test", *test, other=files.other)
-            files = replace(files, test=0.0 if files.test is None else files.test)
+        files = _settings(parties, options)
+        reading = files.reading()
+        given = [_records(party, *part, reading, files.columns.get(party, {})) for party, part in parties.items()]
+        tested = [] if test is None else [_records("test", *test, reading)]
+        task = _task(found for _, found in given + tested)
+        reading = replace(reading, label="label") if task == "single" else replace(reading, labels="labels")
+        _check_columns([records for records, _ in given + tested])
+        if tested:
+            files = replace(files, test=0.0)
         held = []
-        for party, (records, _) in given.items():
-            assert records.labels is not None
-            classes = files.classes.get(party, records.labels.annotated)
-            held.append(files.divided(Holding(party, records, tuple(classes))))
-        data = files.assembled(held, task, lambda names: everyone)
-        return cls._of(data, {"name": name, "dataset": {"name": ARRAYS}})
+        for party, (records, _) in zip(parties, given, strict=True):
+            holding = files.holding(party, records, reading, _refuse)
+            held.append(files.divided(replace(holding, records=records)))  # dicts do not speak of all classes
+        data = files.assembled(held, task, lambda names: _tested(tested[0][0], reading, names) if tested else None)
+        return cls._of(replace(data, aliases=reading.aliases), {"name": name, "dataset": {"name": ARRAYS}})
 
     @classmethod
     def from_preset(cls, name: str, **changes: Any) -> Federation:
@@ -235,70 +233,151 @@ def _so_far(now: Round, config: Config) -> dict[str, Any]:
 # --- rows in memory --------------------------------------------------------------------------------------------------
 
 
-def _records(party: str, rows: Any, labels: Sequence[Any], other: str) -> tuple[Records, Task | None]:
+def _settings(parties: Iterable[str], options: Mapping[str, Any]) -> Files:
+    """The options as a `[dataset]` section has them, without those that speak of files."""
+    for key in options:
+        if key not in OPTIONS:
+            raise UserError(f"rows in memory have no option {key!r}; choose from {', '.join(OPTIONS)}")
+    names = list(parties)
+    table = Files.beside({"parties": dict.fromkeys(names, ""), **options}, Path.cwd())
+    files = rooms.build("datasets", "files", table)
+    assert isinstance(files, Files)
+    files.check_party_names(names)
+    return files
+
+
+def _task(found: Iterable[Task | None]) -> Task:
+    tasks = {task for task in found if task}
+    if len(tasks) != 1:
+        both = "both names and lists of names" if tasks else "no label at all"
+        raise UserError(f"the labels hold {both}; give a name a row for single-label, a list a row for multi-label")
+    return tasks.pop()
+
+
+def _refuse(problem: Problem) -> None:
+    """Stops as files do; labels in memory stand in no column."""
+    refuse(replace(problem, column=None))
+
+
+def _tested(records: Records, reading: Reading, names: Sequence[str]) -> Records:
+    """The test rows that have an input, as of a test file."""
+    limited(records, reading, names, "that the parties annotate", _refuse)
+    return records.take(np.flatnonzero(np.logical_not(records.empty)))
+
+
+def _check_columns(given: Sequence[Records]) -> None:
+    """Data frames have the same columns, in whatever order; arrays have no names to compare."""
+    framed = [records for records in given if records.columns]
+    for records in framed[1:]:
+        first = framed[0]
+        more = [quoted(name) for name in records.columns if name not in first.columns]
+        less = [quoted(name) for name in first.columns if name not in records.columns]
+        said = [f"have {', '.join(more[:4])}, which the {first.file} lack"] if more else []
+        said += [f"lack {', '.join(less[:4])}, which the {first.file} have"] if less else []
+        if said:
+            raise UserError(
+                f"{records.file} {' and '.join(said)}; give all the same columns, or rename some in columns="
+            )
+
+
+def _records(
+    party: str, rows: Any, labels: Sequence[Any], reading: Reading, renamed: Mapping[str, str] | None = None
+) -> tuple[Records, Task | None]:
     """A party's rows as files give them, and the task that its labels speak of."""
-    x = _raw(party, rows)
+    x, columns = _raw(party, rows, reading.missing)
+    if renamed and not columns:
+        raise UserError(f"dataset.columns renames columns of {party}, whose rows have no names; give a data frame")
+    file = f"rows of {party}"
+    columns = Table(file, columns, lambda wanted, report: iter(())).renamed(renamed or {}).columns
+    _check_size(file, x, columns)
     if len(x) != len(labels):
         raise UserError(f"{party}: {len(x)} rows but {len(labels)} labels; give one label, list or None a row")
-    found, task = _labels(party, labels, other)
-    return Records(f"rows of {party}", np.arange(len(x)), x, (), found), task
+    found, task = _labels(party, labels, reading)
+    return Records(file, np.arange(len(x)), x, columns, found), task
 
 
-def _raw(party: str, rows: Any) -> np.ndarray | Ragged:
+def _check_size(file: str, x: Raw, columns: Sequence[str]) -> None:
+    """A number too large to be measured is refused, as in files."""
+    numbers = np.arange(len(x))
+    if isinstance(x, Ragged):
+        Batch(file, numbers, {"recording": x}, _refuse).recordings("recording")
+    elif x.ndim == 2:
+        for place in range(x.shape[1]):
+            column = columns[place] if columns else str(place)
+            Batch(file, numbers, {column: x[:, place]}).numbers(column)
+
+
+def _raw(party: str, rows: Any, missing: Sequence[str]) -> tuple[Raw, tuple[str, ...]]:
+    """The input, and what its columns or channels are called."""
+    columns = frame_columns(rows)
     if hasattr(rows, "to_numpy"):  # a data frame, which as a list would be its columns
         rows = rows.to_numpy()
     rows = rows if isinstance(rows, np.ndarray) and rows.ndim > 1 else list(rows)
     if not len(rows):
         raise UserError(f"{party} has no row; leave it out")
     if all(isinstance(row, str) for row in rows):
-        return np.array(list(rows), dtype=object)
+        texts = [row.strip() for row in rows]
+        return np.array(["" if text in missing else text for text in texts], dtype=object), ()
     try:
         if np.ndim(rows[0]) == 2:
-            parts = [np.asarray(row, dtype=np.float64) for row in rows]
-            if len({part.shape[1:] for part in parts}) > 1:
-                raise ValueError("recordings differ in their number of channels")
-            return Ragged.of(np.concatenate(parts), [len(part) for part in parts]).trimmed()
+            return _recordings(rows)
+        if missing:
+            rows = np.array(rows, dtype=object)
+            rows[np.isin(rows, missing)] = None
         table = np.asarray(rows, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise UserError(f"{party}: rows must be texts, equal lists of numbers, or recordings ({error})") from error
     if table.ndim != 2:
         raise UserError(f"{party}: rows must be texts, a table of numbers, or recordings; got shape {table.shape}")
-    return table
+    return table, columns
 
 
-def _labels(party: str, labels: Sequence[Any], other: str) -> tuple[Labels, Task | None]:
-    spelt: dict[str, str] = {}
+def _recordings(rows: Sequence[Any]) -> tuple[Ragged, tuple[str, ...]]:
+    """Recordings one after the other, and the names of their channels where they are data frames."""
+    named = [names for names in map(frame_columns, rows) if names]
+    columns = named[0] if named else ()
+    if any(set(names) != set(columns) for names in named):
+        raise ValueError("recordings differ in the names of their channels")
+    parts = [np.asarray(by_name(row, columns), dtype=np.float64) for row in rows]
+    if len({part.shape[1:] for part in parts}) > 1:
+        raise ValueError("recordings differ in their number of channels")
+    return Ragged.of(np.concatenate(parts), [len(part) for part in parts]).trimmed(), columns
 
-    def key(name: Any) -> str:
-        if not isinstance(name, str):
-            raise UserError(f"{party}: the label {name!r} is no class name; give a text, a list of texts, or None")
-        spelt.setdefault(normalised(name), allowed(name))
-        return normalised(name)
 
-    none = normalised(other)
+def _labels(party: str, labels: Sequence[Any], reading: Reading) -> tuple[Labels, Task | None]:
+    spelling = Spelling(f"rows of {party}", reading.aliases, reading.other, _refuse)
+    place: dict[str, int] = {}
+
+    def key(text: Any, row: int) -> int:
+        if not isinstance(text, str):
+            raise UserError(f"{party}: the label {text!r} is no class name; give a text, a list of texts, or None")
+        name = spelling.name(text, row, "label")
+        assert name is not None  # else refused
+        return place.setdefault(name, len(place))
+
     tasks: set[Task] = set()
-    cells: list[tuple[dict[str, bool], bool]] = []
-    for label in labels:
-        if label is None:
+    cells: list[tuple[dict[int, bool], bool]] = []
+    for row, label in enumerate(labels):
+        if label is None or (isinstance(label, str) and label.strip() in ("", *reading.missing)):
             cells.append(({}, False))
-        elif isinstance(label, str):
-            tasks.add("single")
-            cells.append(({} if normalised(label) == none else {key(label): True}, True))
         elif isinstance(label, Mapping):
             tasks.add("multi")
-            cells.append(({key(name): bool(yes) for name, yes in label.items() if yes is not None}, False))
+            said = {name: bool(yes) for name, yes in label.items() if yes is not None}
+            cells.append(({key(name, row): yes for name, yes in said.items()}, False))
+            if len(cells[-1][0]) < len(said):
+                raise UserError(f"{party}: the label {label!r:.60} names one class twice; remove one of the names")
         elif isinstance(label, Iterable):
-            tasks.add("multi")
-            cells.append(({key(name): True for name in label if normalised(str(name)) != none}, True))
+            tasks.add("single" if isinstance(label, str) else "multi")
+            names = [label] if isinstance(label, str) else label
+            cells.append(({key(name, row): True for name in names if not spelling.none(str(name))}, True))
         else:
-            key(label)
+            key(label, row)
     if len(tasks) > 1:
         raise UserError(f"{party}: some labels are names and some are lists; give lists everywhere for multi-label")
-    place = {name: i for i, name in enumerate(spelt)}
     yes = np.zeros((len(cells), len(place)), dtype=bool)
     known = np.zeros_like(yes)
     for i, (cell, whole) in enumerate(cells):
         known[i] = whole
-        for name, value in cell.items():
-            yes[i, place[name]], known[i, place[name]] = value, True
-    return Labels(tuple(spelt.values()), yes, known, np.array([whole for _, whole in cells])), next(iter(tasks), None)
+        for column, value in cell.items():
+            yes[i, column], known[i, column] = value, True
+    return Labels(tuple(place), yes, known, np.array([whole for _, whole in cells])), next(iter(tasks), None)

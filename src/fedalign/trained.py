@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,7 +23,7 @@ from fedalign.allocation import keep_freed_memory
 from fedalign.config import Labels
 from fedalign.errors import UserError, nearest
 from fedalign.files import write_atomically
-from fedalign.formats import Ragged
+from fedalign.formats import Ragged, quoted
 from fedalign.inputs import Features, Inputs, Text, inputs_from_json
 from fedalign.labels import vectors
 from fedalign.labels.names import allowed, normalised
@@ -117,7 +117,8 @@ class Model:
     # --- asking -------------------------------------------------------------------------------------------------
 
     def logits(self, rows: Any) -> Tensor:
-        """(n, C) for raw rows: texts, recordings, or a table of numbers."""
+        """(n, C) for raw rows: texts, recordings, or a table of numbers. Where training had names of columns, those of
+        a data frame are found by name and others are passed over, as in files; arrays go by position."""
         keep_freed_memory()
         x = self.prepared(rows)
         order = torch.arange(len(x))
@@ -147,13 +148,17 @@ class Model:
         if isinstance(rows, Iterator):  # can be read once only
             rows = list(rows)
         if isinstance(self.inputs, Text):
-            if isinstance(rows, str) or not all(isinstance(row, str) for row in rows):
-                raise UserError("this model reads texts: give a list of strings")
+            # of a frame the loop would see the names of its columns, or the columns
+            if isinstance(rows, str) or hasattr(rows, "columns") or not all(isinstance(row, str) for row in rows):
+                raise UserError("this model reads texts: give a list of strings, or one column of a data frame")
             return self.inputs.rows(rows)
+        scaling = self.inputs.scaling
+        width = len(scaling.mean)
         if isinstance(self.inputs, Features):
-            return self.inputs.rows(_numbers(rows, len(self.inputs.scaling.mean), dims=2))
-        width = len(self.inputs.scaling.mean)
-        recordings = [_numbers(row, width, dims=2) for row in rows]
+            return self.inputs.rows(_numbers(by_name(rows, scaling.columns), width, dims=2))
+        if hasattr(rows, "columns"):
+            raise UserError("this model reads recordings: give a list of data frames or arrays, one a recording")
+        recordings = [_numbers(by_name(row, scaling.columns), width, dims=2) for row in rows]
         steps = np.concatenate([np.empty((0, width)), *recordings])
         found = Ragged.of(steps, [len(recording) for recording in recordings]).trimmed()
         return self.inputs.rows(found.values, found.offsets)
@@ -272,6 +277,34 @@ def _described(card: dict[str, Any]) -> tuple[Inputs, DualEncoder, Tensor | None
     if thresholds is not None and thresholds.shape != (len(card["label_names"]),):
         raise ValueError(f"thresholds for {thresholds.numel()} of {len(card['label_names'])} classes")
     return inputs, DualEncoder(encoder, head, card["task"]), thresholds
+
+
+def frame_columns(rows: Any) -> tuple[str, ...]:
+    """What the columns of a data frame are called, of polars, pandas or alike; nothing for other rows."""
+    if not hasattr(rows, "columns"):
+        return ()
+    if not hasattr(rows, "to_numpy"):  # not read yet, or not by rows
+        raise UserError(f"rows come as {type(rows).__name__}; make it a polars or pandas data frame, or an array")
+    names = tuple(str(name) for name in rows.columns)
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise UserError(f"a data frame has two columns called {quoted(twice)}; rename one of them")
+    return names
+
+
+def by_name(rows: Any, columns: Sequence[str]) -> Any:
+    """The values of a data frame's columns with these names, in this order; without names, and of other rows, all."""
+    there = frame_columns(rows)
+    if not there or not columns:
+        return rows.to_numpy() if there else rows
+    own = dict(zip(there, rows.columns, strict=True))  # pandas may call a column by a number
+    missing = [column for column in columns if column not in own]
+    if missing:
+        said = ", ".join(map(quoted, missing[:4]))
+        raise UserError(
+            f"the data frame has no column {said}, which the model reads; add it, or rename the one you mean"
+        )
+    return rows[[own[column] for column in columns]].to_numpy()
 
 
 def _numbers(rows: Any, width: int, dims: int) -> np.ndarray:
