@@ -230,6 +230,8 @@ def test_an_own_algorithm_file_can_be_compared(preset: str, tmp_path: Path) -> N
     [
         (["r8-8", "--algorithms", "fedalgin"], "unknown method 'fedalgin'; did you mean fedalign?"),
         (["nothing"], "unknown preset 'nothing'"),
+        (["r8-8", "--algorithms", ""], "no method was named; choose from all, centralised, fedalign"),
+        (["r8-8", "--algorithms", " , "], "no method was named"),
         (["r8-8", "--set", "rounds=x"], "rounds: input should be a valid integer"),
     ],
 )
@@ -253,3 +255,92 @@ def test_another_configuration_in_the_same_folder_is_refused(preset: str, tmp_pa
     with pytest.raises(UserError, match="another configuration"):
         list(comparison.play(other, lambda cell: experiment.Watch()))
     assert config.presets()
+
+
+def nothing(cell: comparison.Cell) -> experiment.Watch:
+    return experiment.Watch()
+
+
+def relabelled(tmp_path: Path) -> None:
+    """One row of a party gets another label."""
+    path = tmp_path / "a.csv"
+    lines = path.read_text().splitlines()
+    lines[1] = lines[1].replace(",p", ",q")
+    path.write_text("\n".join(lines) + "\n")
+
+
+def test_a_finished_run_on_other_data_is_refused_before_anything_is_trained(tmp_path: Path) -> None:
+    preset, out = own_files(tmp_path), tmp_path / "all"
+    names = ["centralised", "fedavg"]
+    list(comparison.play(comparison.grid(preset, names, 1, out, rounds=1), nothing))
+    list(comparison.play(comparison.grid(preset, names, 1, out, rounds=1), nothing))  # the same data: nothing to say
+    relabelled(tmp_path)
+    for finished, rounds in (("fedavg", 1), ("centralised", 1), ("fedavg", 2)):
+        cells = comparison.grid(preset, ["fedalign", finished], 1, out, rounds=rounds)
+        with pytest.raises(UserError, match=rf"{finished}/seed-\d+ have changed since .*give another --out, or remove"):
+            list(comparison.play(cells, nothing))
+        assert not cells[0].folder.exists()
+        assert (cells[1].folder / "result.json").is_file()  # nor is a run undone that was to get more rounds
+
+
+def test_data_are_read_once_for_all_finished_runs_of_a_division(
+    preset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cells = comparison.grid(preset, ["fedavg", "fedprox-0.001", "fedalign"], 1, tmp_path / "all", rounds=1)
+    list(comparison.play(cells, nothing))
+    real, read = experiment.federation, []
+    monkeypatch.setattr(experiment, "federation", lambda config: read.append(config) or real(config))
+    list(comparison.play(cells, nothing))
+    assert len(read) == 1
+    for cell in cells:  # as if somebody had made room; what cannot be known is believed
+        (cell.folder / "checkpoint" / "state.json").unlink()
+    assert list(comparison.play(cells, nothing)) == cells
+    assert len(read) == 1
+
+
+def test_a_finished_comparison_is_shown_on_a_machine_without_the_data(
+    preset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cells = comparison.grid(preset, ["fedavg"], 1, tmp_path / "all", rounds=1)
+    list(comparison.play(cells, nothing))
+    monkeypatch.setattr(rooms.find("datasets", "synthetic"), "present", lambda self, folder: False)
+    assert list(comparison.play(cells, nothing)) == cells
+
+
+def test_show_shows_what_is_finished_as_asked_names_the_rest_and_writes_nothing(
+    preset: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "all"
+
+    def compare(*arguments: str) -> tuple[str, str]:
+        assert fedalign("compare", preset, "--out", out, *arguments) == 0
+        shown = capsys.readouterr()
+        return shown.out, " ".join(shown.err.split())
+
+    compare("--algorithms", "fedavg,fedprox-0.001", "--rounds", "1", "--no-report")
+    compare("--algorithms", "fedprox-0.001", "--rounds", "2", "--no-report")
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    monkeypatch.setattr(experiment, "federation", None)  # the data are not needed
+    both = ("--algorithms", "fedavg,fedprox-0.001", "--show")
+    for arguments, there, named in (
+        (("--rounds", "1"), "FedAvg", "fedprox-0.001 seed 3"),
+        (("--rounds", "2"), "FedProx", "fedavg seed 3"),
+    ):
+        table, said = compare(*both, *arguments)
+        assert [title in table for title in ("FedAvg", "FedProx")] == [there == "FedAvg", there == "FedProx"]
+        assert said == f"note: not finished with these settings, so not shown: {named}"
+    table, said = compare(*both, "--rounds", "1", "--set", "training.epochs=3", "--seeds", "8")
+    assert "fedavg seed 3, fedprox-0.001 seed 3, fedavg seed 4" in said
+    assert said.endswith(" and 4 more")
+    assert "percent" not in table
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+
+
+def test_a_longer_run_without_its_checkpoint_is_not_taken_for_a_shorter(preset: str, tmp_path: Path) -> None:
+    long, short = (comparison.grid(preset, ["fedavg"], 1, tmp_path / "all", rounds=rounds) for rounds in (2, 1))
+    list(comparison.play(long, nothing))
+    for path in (long[0].folder / "checkpoint").iterdir():
+        path.unlink()
+    assert comparison.finished(short) == ([], short)
+    with pytest.raises(UserError, match="has 2 rounds already; ask for as many or more"):
+        list(comparison.play(short, nothing))

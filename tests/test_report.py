@@ -296,6 +296,40 @@ def test_alone_is_ordinary_training_of_each_party_and_is_kept(tmp_path: Path) ->
     assert begun == [sum(counts), 0]
 
 
+def test_alone_on_other_data_is_not_compared_with_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The data change after the run: nobody is trained, who was trained on them is forgotten, and the page says so."""
+    folder, config = tmp_path / "run", tiny(rounds=1)
+    experiment.run(config, folder)
+    own, real = experiment.federation(config), experiment.federation
+    first = own.parties[0]
+    rows = replace(first.train, known=torch.zeros_like(first.train.known))
+    other = replace(own, parties=[replace(first, train=rows), *own.parties[1:]])
+    monkeypatch.setattr(experiment, "federation", lambda config: other)
+    changed = "the data or label vectors have changed since the run was begun"
+
+    def report() -> str:
+        assert fedalign("report", folder, "--alone") == 0
+        capsys.readouterr()
+        return said((folder / "report.html").read_text(encoding="utf-8"))
+
+    alone.store(folder / "alone.json", alone.mark_of(experiment.plan(config)), {"0": {"visits": 1}})  # on other data
+    text = report()
+    assert f"{changed}, so no party was trained alone on them" in text
+    assert f"{changed}, so parties, confusion and similarity of classes are not shown" in text
+    assert not read(folder).alone.get("parties")
+    assert not (folder / "facts.json").exists()
+    monkeypatch.setattr(experiment, "federation", real)
+    text = report()
+    assert "never labelled: alone" in text
+    assert "have changed" not in text
+    monkeypatch.setattr(experiment, "federation", lambda config: other)
+    text = report()
+    assert "never labelled: alone" in text  # measured on the run's own data, and still true
+    assert f"{changed}, so no party was trained alone on them" in text
+
+
 def test_parties_by_themselves_are_those_of_another_run_only_if_all_that_made_them_is_the_same() -> None:
     """Rows and known labels of any party, test rows, encoder, training and seed count; the method does not."""
     prepared = plan()

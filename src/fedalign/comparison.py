@@ -9,9 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
+
 from fedalign import config as configs
-from fedalign import experiment
+from fedalign import experiment, rooms
 from fedalign.config import Config
+from fedalign.datafolder import data_folder
 from fedalign.errors import UserError, nearest
 from fedalign.files import csv_text, write_atomically
 from fedalign.paper.methods import GROUPS, METHODS, Method
@@ -58,6 +61,8 @@ class Row:
 
 def methods_named(words: Sequence[str]) -> list[str]:
     """Method names from a list of methods and groups, in order, each once."""
+    if not words:
+        raise UserError(f"no method was named{nearest('', [*METHODS, *GROUPS])}")
     found: dict[str, None] = {}
     for word in words:
         if word not in METHODS and word not in GROUPS and not word.endswith(".py"):
@@ -127,16 +132,69 @@ def rates(base: Config, chosen: Method) -> list[float | None]:
 
 def play(cells: Sequence[Cell], watch: Callable[[Cell], experiment.Watch]) -> Iterator[Cell]:
     """Runs what is not finished yet, resuming what was begun, or finished with fewer rounds."""
+    check_begun(cells)
     for cell in cells:
-        folder = RunFolder(cell.folder)
-        begun = (cell.folder / "config.toml").is_file()
-        if begun:
-            folder.check_same(cell.config)
-        if not folder.finished_with(cell.config):
+        if not RunFolder(cell.folder).finished_with(cell.config):
             prepared = experiment.plan(cell.config)
             check_measurable(cell, prepared.federation)
-            experiment.run(cell.config, cell.folder, resume=begun, watch=watch(cell), prepared=prepared)
+            experiment.run(cell.config, cell.folder, resume=_begun(cell), watch=watch(cell), prepared=prepared)
         yield cell
+
+
+def _begun(cell: Cell) -> bool:
+    return (cell.folder / "config.toml").is_file()
+
+
+def check_begun(cells: Sequence[Cell]) -> None:
+    """Refuses runs with other settings, or on other data than are here now, before anything is trained beside them."""
+    alike: dict[str, list[Cell]] = {}
+    for cell in filter(_begun, cells):
+        folder, config = RunFolder(cell.folder), cell.config
+        folder.check_same(config)
+        if folder.fingerprint is not None:  # one whose checkpoint is gone is believed
+            alike.setdefault(_key(config.dataset, config.partition, config.seed), []).append(cell)
+    for those in alike.values():
+        _check_data(those)
+
+
+def _check_data(cells: Sequence[Cell]) -> None:
+    """Of runs on one division of the data, which is read once, with a digest for each kind of first weights."""
+    config = cells[0].config
+    if not rooms.build("datasets", config.dataset.name, config.dataset.options).present(data_folder()):
+        return  # finished runs can be looked at on a machine without the data
+    data, marks = experiment.federation(config), dict[str, str]()
+    for cell in cells:
+        config = cell.config
+        head = rooms.build("algorithms", config.algorithm.name, config.algorithm.options).head
+        key = _key(config.encoder, config.labels, head)
+        if key not in marks:
+            marks[key] = experiment.fingerprint(experiment.plan(config, data))
+        if RunFolder(cell.folder).fingerprint != marks[key]:
+            raise UserError(
+                f"the data or label vectors of {cell.folder} have changed since it was begun; give another --out, or "
+                "remove that folder to train it anew"
+            )
+
+
+def _key(*sections: BaseModel | int | str) -> str:
+    return json.dumps([one.model_dump() if isinstance(one, BaseModel) else one for one in sections], default=str)
+
+
+def finished(cells: Sequence[Cell]) -> tuple[list[Cell], list[Cell]]:
+    """The runs that are finished with the very settings asked for, and the others; neither data nor models are read."""
+    done = {cell.folder: _finished(cell) for cell in cells}
+    return [cell for cell in cells if done[cell.folder]], [cell for cell in cells if not done[cell.folder]]
+
+
+def _finished(cell: Cell) -> bool:
+    folder = RunFolder(cell.folder)
+    if not _begun(cell) or not folder.finished_with(cell.config):
+        return False
+    try:
+        folder.check_same(cell.config)
+    except UserError:
+        return False
+    return True
 
 
 def check_measurable(cell: Cell, data: Federation) -> None:

@@ -88,7 +88,8 @@ class RunFolder:
                 f"{self.path} was begun with another configuration ({', '.join(different[:4])}); "
                 f"resume it with `fedalign run {self.path} --resume`, or give another --out"
             )
-        done = (self._read_state(STATE) or {"round": 0})["round"]
+        # a finished run may have lost its checkpoint, and is as long without it
+        done = max((self._read_state(STATE) or {"round": 0})["round"], self._finished_rounds())
         if done > config.rounds:
             raise UserError(f"{self.path} has {done} rounds already; ask for as many or more, or give another --out")
 
@@ -203,6 +204,12 @@ class RunFolder:
                 return Saved(state["round"], state.get("fingerprint", ""), parts[0], parts[1], state["clients"])
         return None
 
+    @property
+    def fingerprint(self) -> str | None:
+        """Of the data and first weights that the run was trained with; None where no intact state tells."""
+        state = self._read_state(STATE) or self._read_state(PREVIOUS)
+        return None if state is None else str(state["fingerprint"])
+
     def _read_state(self, name: str) -> dict[str, Any] | None:
         """A state as it was written, or None; one from before states had a digest is believed if nothing is odd."""
         try:
@@ -247,11 +254,14 @@ class RunFolder:
         sync_folder(self.path)
 
     def finished_with(self, config: Config) -> bool:
+        return self._finished_rounds() >= config.rounds
+
+    def _finished_rounds(self) -> int:
+        """Of the result; 0 where there is none."""
         try:
-            result = json.loads((self.path / "result.json").read_text(encoding="utf-8"))
-            return int(result["rounds"]) >= config.rounds
+            return int(json.loads((self.path / "result.json").read_text(encoding="utf-8"))["rounds"])
         except (OSError, ValueError, KeyError, TypeError):
-            return False
+            return 0
 
     @property
     def finished(self) -> bool:

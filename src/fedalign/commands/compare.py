@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from fedalign.federate import Plan, Round
 
 ORDER = 4
+MOST_NAMED = 12  # runs in a sentence
 
 
 def command(
@@ -36,7 +37,9 @@ def command(
         typer.Option("--set", metavar="A.B=C", help="Override one setting of every run, but not what makes a row."),
     ] = None,
     report: Annotated[bool, typer.Option(help="Write report.html, now and then while the runs go on.")] = True,
-    dry: Annotated[bool, typer.Option("--show", help="Only show the table of what is finished.")] = False,
+    dry: Annotated[
+        bool, typer.Option("--show", help="Only show the table of what is finished; nothing is written.")
+    ] = False,
 ) -> None:
     """Compare methods; run the same command again to go on after a stop."""
     from fedalign import comparison
@@ -49,17 +52,19 @@ def command(
         note(f"left out, for it needs one class a row: {', '.join(unfit)}")
     if not cells:
         raise UserError("no method of this comparison fits multi-label data; choose others with --algorithms")
+    if dry:
+        show(cells, preset, out)
+        return
     page = LivePage(out, note)
     try:
-        if not dry:
-            with GridDisplay(cells) as display:
+        with GridDisplay(cells) as display:
 
-                def watch(cell: Cell) -> Watch:
-                    shown = display.watch(cell)
-                    return page.watch(shown, cell.folder) if report else shown
+            def watch(cell: Cell) -> Watch:
+                shown = display.watch(cell)
+                return page.watch(shown, cell.folder) if report else shown
 
-                for cell in comparison.play(cells, watch):
-                    display.finished(cell)
+            for cell in comparison.play(cells, watch):
+                display.finished(cell)
     except KeyboardInterrupt:
         screen.print("stopped; run the same command again to go on")
         os._exit(130)
@@ -70,6 +75,20 @@ def command(
         output.print(f"results: {escape(str(out / 'results.csv'))}", soft_wrap=True)
     drawn = bool(rows) and report and page.finish()
     suggest(f"fedalign report {out} --open" if drawn else f"fedalign run {preset}")
+
+
+def show(cells: Sequence[Cell], preset: str, out: Path) -> None:
+    """The table of what is finished as asked for; nothing is written."""
+    from fedalign import comparison
+
+    done, left = comparison.finished(cells)
+    if left:
+        names = [f"{cell.folder.parent.name} seed {cell.seed}" for cell in left]
+        more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+        note(f"not finished with these settings, so not shown: {', '.join(names[:MOST_NAMED])}{more}")
+    if done:
+        print_table(comparison.table(done), preset)
+    suggest(f"fedalign report {out} --open" if done else f"fedalign run {preset}")
 
 
 def print_table(rows: Sequence[Row], preset: str) -> None:

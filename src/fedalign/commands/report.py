@@ -63,7 +63,7 @@ def _train_alone(found: list[Found]) -> None:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     from fedalign.report import alone
-    from fedalign.report.facts import Rebuilder
+    from fedalign.report.facts import CHANGED, Rebuilder, changed
 
     rebuilder = Rebuilder()
     columns = (
@@ -80,6 +80,10 @@ def _train_alone(found: list[Found]) -> None:
                     note(f"{run.folder} lacks a configuration or rounds, so its parties cannot be trained alone")
                     continue
                 plan = rebuilder.plan(run.config)
+                if changed(run, plan):
+                    alone.leave_out(run, plan)
+                    note(f"{run.folder}: {CHANGED}, so its parties are not trained alone")
+                    continue
                 task = progress.add_task(f"alone: {escape(run.folder.name)}", total=None)
 
                 def begin(total: int, task: object = task) -> None:

@@ -112,6 +112,14 @@ def measure(
             raise
 
 
+def leave_out(run: Found, plan: Plan) -> None:
+    """Notes that the data here now are not the run's, and forgets who was trained on them; what was measured on the
+    run's own data stays."""
+    kept = {} if run.alone.get("mark") == mark_of(plan) else run.alone
+    run.alone = {**kept, "format": FORMAT, "left_out": True}
+    write_atomically(run.folder / "alone.json", json.dumps(run.alone, indent=1))
+
+
 def store(path: Path, mark: str, parties: dict[str, Any]) -> dict[str, Any]:
     ordered = {key: parties[key] for key in sorted(parties, key=int)}
     kept = {"format": FORMAT, "mark": mark, "parties": ordered}

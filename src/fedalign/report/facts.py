@@ -34,6 +34,7 @@ from fedalign.types import Arrays, Examples, Federation, Task
 
 FORMAT = 1
 MOST_CLASSES = 200  # a square of more classes is no picture
+CHANGED = "the data or label vectors have changed since the run was begun"
 
 
 def write(folder: Path, facts: dict[str, Any]) -> None:
@@ -152,6 +153,12 @@ class Rebuilder:
         return experiment.plan(config, self._held[1])
 
 
+def changed(run: Found, plan: Plan) -> bool:
+    """Whether the data or label vectors here are others than the run's; one whose checkpoint is gone is believed."""
+    stored = RunFolder(run.folder).fingerprint
+    return stored is not None and stored != experiment.fingerprint(plan)
+
+
 def weights_of(run: Found) -> tuple[int, Arrays]:
     """(round, weights) of a run: the final model, or the newest checkpoint of an unfinished one."""
     path = run.folder / "model.safetensors"
@@ -174,6 +181,8 @@ def outdated(facts: dict[str, Any]) -> bool:
 
 def complete(run: Found, rebuilder: Rebuilder, say: Callable[[str], None] = lambda message: None) -> None:
     """Fills in what facts.json lacks by building data and model again; what cannot be had goes to `missing`."""
+    if run.alone.get("left_out"):
+        run.missing.append(f"{CHANGED}, so no party was trained alone on them")
     done = run.records[-1]["round"] if run.records else 0
     current = run.facts.get("format") == FORMAT and not outdated(run.facts)
     if current and run.facts.get("round") == done and (done or "parties" in run.facts):
@@ -186,6 +195,8 @@ def complete(run: Found, rebuilder: Rebuilder, say: Callable[[str], None] = lamb
     say(f"measuring the model of {run.folder}")
     try:
         plan = rebuilder.plan(run.config)
+        if changed(run, plan):
+            raise UserError(CHANGED)
         run.facts = about(plan)
         number, weights = weights_of(run)
         run.facts = measured(plan, weights, number)
