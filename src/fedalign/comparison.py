@@ -73,7 +73,7 @@ def methods_named(words: Sequence[str]) -> list[str]:
 
 def method(name: str) -> Method:
     """A row of the tables, or an algorithm's file as it is."""
-    return METHODS.get(name) or Method(Path(name).stem, {"algorithm": {"name": name}})
+    return METHODS.get(name) or Method(Path(name).stem, {"algorithm": {"name": configs.program(name, Path.cwd())}})
 
 
 def grid(

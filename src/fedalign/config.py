@@ -13,7 +13,7 @@ import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedalign.errors import UserError, nearest
-from fedalign.rooms import build, explain, find, option_names
+from fedalign.rooms import ROOMS, build, explain, find, option_names
 
 OWN = "fedalign.toml"  # what a folder of files is read by
 
@@ -116,18 +116,18 @@ def load(source: str, overrides: Iterable[str] = (), **changes: Any) -> Config:
         source = str(Path(source) / OWN)
     table = _read(source)
     if source not in presets():
-        _complete_paths(table, Path(source).resolve().parent)
+        path = Path(source)
+        # a run's own relative paths are of versions that kept them so; they meant the working folder
+        _complete_paths(table, Path.cwd() if _of_a_run(path) else path.resolve().parent)
     given = [(key.split("."), value) for key, value in changes.items() if value is not None]
     _set_all(table, [*map(parse, overrides), *given])
-    _complete_paths(table, Path.cwd())
     return from_table(table, where=source)
 
 
 def changed(table: Mapping[str, Any], changes: Mapping[str, Any]) -> Config:
-    """A table of settings with some changed by dotted key; paths are relative to the working folder."""
+    """A table of settings with some changed by dotted key."""
     copy = {key: dict(value) if isinstance(value, Mapping) else value for key, value in table.items()}
     _set_all(copy, [(key.split("."), value) for key, value in changes.items()])
-    _complete_paths(copy, Path.cwd())
     return from_table(copy)
 
 
@@ -138,7 +138,10 @@ def as_table(config: Config) -> dict[str, Any]:
 
 
 def from_table(table: Mapping[str, Any], where: str = "configuration") -> Config:
-    return complete(sections(table, where))
+    """Paths that are not whole yet are relative to the working folder."""
+    copy = dict(table)
+    _complete_paths(copy, Path.cwd())
+    return complete(sections(copy, where))
 
 
 def sections(table: Mapping[str, Any], where: str = "configuration") -> Config:
@@ -163,9 +166,10 @@ def overlaid(config: Config, *layers: Mapping[str, Any]) -> Config:
             if not isinstance(value, Mapping):
                 table[key] = value
                 continue
-            if value.get("name") not in (None, table[key].get("name")):
+            chosen = _with_program(value, Path.cwd())
+            if chosen.get("name") not in (None, table[key].get("name")):
                 table[key] = {}
-            table[key] = {**table[key], **value}
+            table[key] = {**table[key], **chosen}
     return from_table(table, where="comparison")
 
 
@@ -204,19 +208,81 @@ def _read(source: str) -> dict[str, Any]:
         raise UserError(f"{source} holds no {OWN}; write one with `fedalign init {shlex.quote(source)}`")
     if not path.is_file():
         raise UserError(f"there is no file {source}; give a preset ({', '.join(presets())}) or a TOML file")
+    if _holds_rows(path):
+        beside = shlex.quote(str(path.parent))
+        raise UserError(f"{source} is a data file, not a TOML; write one for its folder with `fedalign init {beside}`")
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"{source} is not valid TOML: {error}") from error
 
 
+def _holds_rows(path: Path) -> bool:
+    if path.suffix == ".toml":
+        return False
+    from fedalign.formats import readable  # slow to import, and a TOML needs none of it
+
+    return readable(path)
+
+
+def _of_a_run(path: Path) -> bool:
+    return path.name == "config.toml" and path.with_name("checkpoint").is_dir()
+
+
 def _complete_paths(table: dict[str, Any], folder: Path) -> None:
-    """A data set's paths are relative to the file they stand in, or to the working folder on the command line."""
+    """Paths are relative to the file they stand in, or to the working folder on the command line."""
+    for section in ROOMS.values():
+        if isinstance(table.get(section), Mapping):
+            table[section] = _with_program(table[section], folder)
+    if isinstance(table.get("labels"), Mapping):
+        table["labels"] = _labels_beside(table["labels"], folder)
     dataset = table.get("dataset")
     if isinstance(dataset, dict) and isinstance(dataset.get("name"), str):
         beside = getattr(find("datasets", dataset["name"]), "beside", None)
         if beside is not None:
             table["dataset"] = beside(dataset, folder)
+
+
+def _with_program(section: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """A choice with the whole path of the file that holds the thing, if it is one."""
+    return {key: program(value, folder) if key == "name" else value for key, value in section.items()}
+
+
+def program(name: Any, folder: Path) -> Any:
+    """A name, or the whole path of a file that holds the thing."""
+    return _whole(name, folder) if isinstance(name, str) and name.endswith(".py") else name
+
+
+def _labels_beside(labels: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    found = dict(labels)
+    for key, source in (("file", labels.get("source")), ("descriptions", "counts")):
+        given = found.get(key)
+        if isinstance(given, str) and given and not _is_name(given, source, folder):
+            found[key] = _whole(given, folder)
+    return found
+
+
+def _is_name(given: str, source: Any, folder: Path) -> bool:
+    """Whether a source of label vectors takes this for a name and not for a path."""
+    from fedalign.labels.counts import shipped
+    from fedalign.labels.sentence import PACKAGE
+
+    if source in ("table", "vectors"):
+        return False
+    if source == "sentence":
+        return given == PACKAGE
+    # a word without an ending that is no file is a name mistyped, and is told so as it was written
+    word = Path(given).name == given and not Path(given).suffix
+    return given in shipped() or (word and not (folder / given).exists())
+
+
+def _whole(given: str, folder: Path) -> str:
+    """One spelling of a path, so that a run knows its own again; a link at its end stays, for its ending counts."""
+    try:
+        path = folder / Path(given).expanduser()
+    except RuntimeError:  # no user of that name: a file that begins with ~
+        path = folder / given
+    return str(path.parent.resolve() / path.name)
 
 
 def parse(override: str) -> tuple[list[str], Any]:
@@ -234,7 +300,7 @@ def parse(override: str) -> tuple[list[str], Any]:
 def _set_all(table: dict[str, Any], changes: list[tuple[list[str], Any]]) -> None:
     """Choices first, in whatever order they were written: a choice drops what belonged to the one before it."""
     for path, value in sorted(changes, key=lambda change: not _chooses(change[0])):
-        _set(table, path, value)
+        _set(table, path, program(value, Path.cwd()) if _chooses(path) else value)
 
 
 def _chooses(path: list[str]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -25,9 +26,14 @@ def note(message: str) -> None:
     screen.print(f"[yellow]note:[/] {escape(message)}")
 
 
-def suggest(command: str) -> None:
+def typed(command: str, *words: str | Path) -> str:
+    """A command and words that follow it, such as paths, as a person types them: a shell must not take a word apart."""
+    return " ".join([command, *(shlex.quote(str(word)) for word in words)])
+
+
+def suggest(command: str, *words: str | Path) -> None:
     """The last line of every command: the next one a person would want."""
-    output.print(f"next:  [bold]{escape(command)}[/]", soft_wrap=True)
+    output.print(f"next:  [bold]{escape(typed(command, *words))}[/]", soft_wrap=True)
 
 
 def in_notebook() -> bool:
@@ -90,8 +96,9 @@ class Display:
     def start(self, plan: Plan, done: int) -> None:
         parties, owned = plan.federation.parties, plan.federation.classes
         rows = sum(len(party.train) for party in parties)
+        method = plan.config.algorithm.name.rpartition("/")[2]  # of a file its name, not where it is
         screen.print(
-            f"[bold]{escape(plan.config.algorithm.name)}[/] on {escape(plan.config.name)}: {len(parties)} parties, "
+            f"[bold]{escape(method)}[/] on {escape(plan.config.name)}: {len(parties)} parties, "
             f"{rows:,} rows, {len(plan.federation.label_names)} classes "
             f"({float(owned.sum(1).float().mean()):.1f} annotated by each on average), seed {plan.config.seed}"
         )

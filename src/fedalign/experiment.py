@@ -15,7 +15,7 @@ import torch
 
 import fedalign
 from fedalign import metrics, partition, rooms
-from fedalign.config import Choice, Config
+from fedalign.config import Config
 from fedalign.datafolder import data_folder
 from fedalign.errors import UserError
 from fedalign.federate import Engine, Plan, Round, describe, rounds
@@ -238,18 +238,12 @@ def label_card(prepared: Plan, thresholds: torch.Tensor | None = None) -> dict[s
         "fedalign": fedalign.__version__,
         "task": data.task,
         "label_names": list(data.label_names),
-        "encoder": _found_again(config.encoder),
+        "encoder": config.encoder.model_dump(mode="json"),
         "head": {"bias": head.bias is not None, "normalise": head.normalise},
         "inputs": data.inputs.model_dump(mode="json"),
         "reading": reading_of(config, data.aliases),
         "thresholds": None if thresholds is None else [round(float(t), 4) for t in thresholds],
     }
-
-
-def _found_again(encoder: Choice) -> dict[str, Any]:
-    """A file is named by its whole path, for a model is asked from other folders than it was trained in."""
-    table: dict[str, Any] = encoder.model_dump(mode="json")
-    return {**table, "name": str(Path(encoder.name).resolve())} if encoder.name.endswith(".py") else table
 
 
 def reading_of(config: Config, aliases: Mapping[str, str]) -> dict[str, Any] | None:

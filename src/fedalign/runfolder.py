@@ -16,6 +16,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
+import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -86,7 +87,7 @@ class RunFolder:
         if different:
             raise UserError(
                 f"{self.path} was begun with another configuration ({', '.join(different[:4])}); "
-                f"resume it with `fedalign run {self.path} --resume`, or give another --out"
+                f"resume it with `fedalign run {shlex.quote(str(self.path))} --resume`, or give another --out"
             )
         # a finished run may have lost its checkpoint, and is as long without it
         done = max((self._read_state(STATE) or {"round": 0})["round"], self._finished_rounds())

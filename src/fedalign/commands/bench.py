@@ -38,7 +38,7 @@ def command(
     if json_file is not None:
         write_atomically(json_file, json.dumps(found, indent=1))
         output.print(f"figures: {escape(str(json_file))}", soft_wrap=True)
-    suggest(f"fedalign run {preset}")
+    suggest("fedalign run", preset)
 
 
 def print_table(found: dict[str, Any]) -> None:

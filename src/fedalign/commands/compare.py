@@ -74,7 +74,7 @@ def command(
         comparison.write_csv(rows, out / "results.csv")
         output.print(f"results: {escape(str(out / 'results.csv'))}", soft_wrap=True)
     drawn = bool(rows) and report and page.finish()
-    suggest(f"fedalign report {out} --open" if drawn else f"fedalign run {preset}")
+    suggest(*(("fedalign report", out, "--open") if drawn else ("fedalign run", preset)))
 
 
 def show(cells: Sequence[Cell], preset: str, out: Path) -> None:
@@ -88,7 +88,7 @@ def show(cells: Sequence[Cell], preset: str, out: Path) -> None:
         note(f"not finished with these settings, so not shown: {', '.join(names[:MOST_NAMED])}{more}")
     if done:
         print_table(comparison.table(done), preset)
-    suggest(f"fedalign report {out} --open" if done else f"fedalign run {preset}")
+    suggest(*(("fedalign report", out, "--open") if done else ("fedalign run", preset)))
 
 
 def print_table(rows: Sequence[Row], preset: str) -> None:

@@ -160,4 +160,4 @@ def describe(
     nobody = [name for name, n in zip(data.label_names, data.classes.sum(0).tolist(), strict=True) if not n]
     if nobody:
         note(f"nobody annotates {', '.join(nobody)}; partition.cover = true draws again until somebody does")
-    suggest(f"fedalign run {source}")
+    suggest("fedalign run", source)

@@ -49,7 +49,7 @@ def init(
     output.print(
         f"wrote {escape(str(folder))}: the commands for server and parties are in its README.md", soft_wrap=True
     )
-    suggest(f"cat {folder / 'README.md'}")
+    suggest("cat", folder / "README.md")
 
 
 @group.command()

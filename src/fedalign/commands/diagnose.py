@@ -54,7 +54,7 @@ def command(
         output.print(f"figures and numbers: {escape(str(run.folder / store.FOLDER))}", soft_wrap=True)
     if len(results) == 1 and results[0][0].folder == runs[0]:
         page.make(runs)
-    suggest(f"fedalign report {' '.join(map(str, runs))} --open")
+    suggest("fedalign report", *runs, "--open")
 
 
 def print_diagnosis(run: Found, found: dict[str, Any]) -> None:

@@ -107,7 +107,7 @@ def count_command(
         sys.exit(130)
     counts.write(outcome.counts, out)
     _report(outcome, time.perf_counter() - began)
-    suggest(f"fedalign labels vectors --counts {out} --out {out.with_suffix('.safetensors')}")
+    suggest("fedalign labels vectors --counts", out, "--out", out.with_suffix(".safetensors"))
 
 
 def _may_write(out: Path) -> None:
@@ -194,7 +194,7 @@ def merge_command(
     counts.write(total, out)
     size = sum(corpus.bytes for corpus in total.corpora)
     output.print(f"{len(parts)} files: {size / 1e6:,.1f} MB of text, {total.segments:,} {total.rule.segment}s")
-    suggest(f"fedalign labels vectors --counts {out} --out {out.with_suffix('.safetensors')}")
+    suggest("fedalign labels vectors --counts", out, "--out", out.with_suffix(".safetensors"))
 
 
 @group.command(name="vectors")
@@ -236,7 +236,7 @@ def vectors_command(
     if lonely:
         note(f"no tie was found for {', '.join(lonely)}; they get random vectors of ordinary length")
     output.print(f"{len(wanted)} vectors of {dim} numbers in {escape(str(out))}", soft_wrap=True)
-    suggest(f"fedalign labels show {out}")
+    suggest("fedalign labels show", out)
 
 
 @group.command(name="show")
@@ -273,4 +273,4 @@ def show_command(
         note(f"the corpus says too little about {', '.join(noted['says_little'])}")
     heatmap.draw(names, similar.numpy(), picture, "cosine of label vectors")
     output.print(f"heatmap: {escape(str(picture))}", soft_wrap=True)
-    suggest(f"fedalign run PRESET --set labels.source=vectors --set labels.file={source}")
+    suggest("fedalign run PRESET --set labels.source=vectors --set", f"labels.file={source}")

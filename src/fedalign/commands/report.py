@@ -54,9 +54,9 @@ def command(
 
         webbrowser.open(made.resolve().as_uri())
     if open_it:
-        suggest(f"fedalign diagnose {folders[0]}")
+        suggest("fedalign diagnose", folders[0])
     else:
-        suggest(f"fedalign report {' '.join(map(str, runs))} --open")
+        suggest("fedalign report", *runs, "--open")
 
 
 def _train_alone(found: list[Found]) -> None:

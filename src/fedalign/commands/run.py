@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
-from fedalign.console import Display, note, output, screen, suggest
+from fedalign.console import Display, note, output, screen, suggest, typed
 from fedalign.errors import UserError
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def command(
             with tracked(watch, trackers, out, config, note) as watch:
                 result = experiment.run(config, out, resume, watch)
     except KeyboardInterrupt:
-        screen.print(f"stopped; go on with:  [bold]fedalign run {escape(str(out))} --resume[/]")
+        screen.print(f"stopped; go on with:  [bold]{escape(typed('fedalign run', out, '--resume'))}[/]")
         sys.stdout.flush()
         os._exit(130)  # threads may still be computing what nobody will read
     print_result(result, out, report and page.finish())
@@ -106,4 +106,4 @@ def print_result(result: dict[str, Any], out: Path, drawn: bool) -> None:
         means = f"F1 {100 * tail['f1']:.2f}, accuracy {100 * tail['accuracy']:.2f}"
         output.print(f"mean of the last {tail['rounds']} rounds: {means}")
     output.print(f"run folder: {escape(str(out))}", soft_wrap=True)
-    suggest(f"fedalign report {out} --open" if drawn else f"fedalign report {out}")
+    suggest("fedalign report", out, *(["--open"] if drawn else []))
