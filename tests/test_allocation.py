@@ -31,4 +31,4 @@ def test_blocks_that_come_and_go_are_not_fetched_anew() -> None:
         done = subprocess.run([sys.executable, "-c", PROGRAM, how], capture_output=True, text=True, check=True)
         return int(done.stdout)
 
-    assert faults("keep") < 1_000 < 10_000 < faults("as usual")
+    assert 3 * faults("keep") < faults("as usual")  # measured: 0 to 4,400, and 30,000 to 59,000
