@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -94,6 +95,18 @@ def dying(visit: int) -> Callable[[Message], Message]:
         return reply
 
     return die
+
+
+def at_look(grid: LoopbackGrid, look: int, number: int, config: dict[str, Any]) -> None:
+    """A node that connects, or is started anew, before the server looks for the so-manieth time."""
+    looks, real = itertools.count(1), grid.get_node_ids
+
+    def nodes() -> list[int]:
+        if next(looks) == look:
+            grid.nodes[number] = config
+        return real()
+
+    grid.get_node_ids = nodes  # type: ignore[method-assign]
 
 
 def later(grid: LoopbackGrid, rounds: int, number: int, config: dict[str, Any]) -> None:

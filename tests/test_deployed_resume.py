@@ -18,7 +18,7 @@ pytest.importorskip("flwr", reason="Flower is not installed; pip install 'fedali
 
 from flwr.app import Message
 
-from deployed import CLINICS, FLOWER, Killed, Server, clinics, dying, node, set_echo, settings
+from deployed import CLINICS, FLOWER, Killed, Server, at_look, clinics, dying, node, set_echo, settings
 from fedalign import experiment
 from fedalign.agreement import agree
 from fedalign.config import to_toml
@@ -106,17 +106,7 @@ def test_resuming_with_other_parties_is_refused(tmp_path: Path) -> None:
 def test_a_resumed_run_waits_for_all_its_parties_whatever_it_is_told_to_wait_for(tmp_path: Path) -> None:
     Server(tmp_path, settings(rounds=1), clinics(tmp_path)).run()
     again = Server(tmp_path, settings(rounds=2), clinics(tmp_path), parties=1)
-    south = again.grid.nodes.pop(13)
-    looks = 0
-
-    def nodes() -> list[int]:
-        nonlocal looks
-        looks += 1
-        if looks == 3:
-            again.grid.nodes[13] = south
-        return list(again.grid.nodes)
-
-    again.grid.get_node_ids = nodes  # type: ignore[method-assign]
+    at_look(again.grid, 3, 13, again.grid.nodes.pop(13))
     again.run(resume=True)
     assert again.records[-1]["clients"] == [0, 1, 2]
 

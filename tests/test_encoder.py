@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -144,6 +146,17 @@ def test_a_long_row_is_attended_in_blocks_with_the_same_result() -> None:
         torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
 
 
+def slope_by_steps(value: Callable[[], Tensor], parameter: Tensor, direction: Tensor, step: float) -> float:
+    """How fast the value changes along a direction, by a step either way; the parameter is then as it was."""
+    with torch.no_grad():
+        parameter.add_(step * direction)
+        up = float(value())
+        parameter.sub_(2 * step * direction)
+        down = float(value())
+        parameter.add_(step * direction)
+    return (up - down) / (2 * step)
+
+
 def test_blocks_drop_the_same_weights_forward_and_backward() -> None:
     """With dropout the gradient must be that of the very function evaluated: compare with finite differences."""
     encoder, x = make("tokens", dropout=0.5), rows("tokens", [60])
@@ -158,15 +171,8 @@ def test_blocks_drop_the_same_weights_forward_and_backward() -> None:
         for parameter in (encoder.layers[0].qkv, encoder.layers[0].out):
             (gradient,) = torch.autograd.grad(value(), [parameter])
             direction = torch.randn(parameter.shape, generator=torch.Generator().manual_seed(2))
-            step = 1e-3
-            with torch.no_grad():
-                parameter.add_(step * direction)
-                up = float(value())
-                parameter.sub_(2 * step * direction)
-                down = float(value())
-                parameter.add_(step * direction)
             slope = float((gradient * direction).sum())
-            assert (up - down) / (2 * step) == pytest.approx(slope, rel=0.02)
+            assert slope_by_steps(value, parameter, direction, 1e-3) == pytest.approx(slope, rel=0.02)
     finally:
         _packed.BLOCK = before
 
@@ -184,15 +190,9 @@ def test_gradients_with_dropout_match_finite_differences(rate: float) -> None:
     g = torch.Generator().manual_seed(2)
     for name, parameter in parameters.items():
         direction = torch.randn(parameter.shape, generator=g)
-        step = 2e-3 / float(direction.norm())
-        with torch.no_grad():
-            parameter.add_(step * direction)
-            up = float(value())
-            parameter.sub_(2 * step * direction)
-            down = float(value())
-            parameter.add_(step * direction)
+        found = slope_by_steps(value, parameter, direction, 2e-3 / float(direction.norm()))
         slope = float((gradients[name] * direction).sum())
-        assert (up - down) / (2 * step) == pytest.approx(slope, rel=0.05, abs=0.05), name
+        assert found == pytest.approx(slope, rel=0.05, abs=0.05), name
 
 
 def test_a_key_decides_what_is_dropped_and_without_one_nothing_is() -> None:

@@ -16,7 +16,7 @@ pytest.importorskip("flwr", reason="Flower is not installed; pip install 'fedali
 
 from flwr.app import ConfigRecord, Message, RecordDict
 
-from deployed import CLINICS, FLOWER, Killed, Server, clinics, dying, later, node, settings
+from deployed import CLINICS, FLOWER, Killed, Server, at_look, clinics, dying, later, node, settings
 from fedalign import messages
 from fedalign.agreement import agree
 from fedalign.algorithms.scaffold import OWN, SUM
@@ -309,16 +309,7 @@ def test_a_party_that_mended_its_mistake_is_asked_again(tmp_path: Path, monkeypa
     nodes = clinics(tmp_path)
     mended = nodes[12]
     run = Server(tmp_path, settings(rounds=1), {**nodes, 12: {**mended, "data": str(tmp_path / "no.csv")}}, wait=5.0)
-    looks = 0
-
-    def ids() -> list[int]:
-        nonlocal looks
-        looks += 1
-        if looks == 3:
-            run.grid.nodes[12] = mended
-        return list(run.grid.nodes)
-
-    run.grid.get_node_ids = ids  # type: ignore[method-assign]
+    at_look(run.grid, 3, 12, mended)
     run.run()
     assert run.records[-1]["clients"] == [0, 1, 2]
     assert len([line for line in run.lines if "node 12 does not take part" in line]) == 1  # said once

@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 
 from fedalign.errors import UserError
-from fedalign.formats import MARKS, Batch, Ragged, Table, open_table, printable, quoted, readable, stem
+from fedalign.formats import MARKS, Batch, Ragged, Table, called_test, open_table, printable, quoted, readable, stem
 
 BATCHES = 4  # of a file that are looked at
 CLIENT = re.compile(
@@ -91,14 +91,12 @@ def detect(path: Path, hints: Mapping[str, str]) -> Detected:
 def _set_aside(files: Sequence[Path], options: dict[str, Any], why: dict[str, str]) -> list[Path]:
     """The parties' files; the others are noted as the test file and the aliases."""
     kept = []
+    tested = called_test(files)
     for file in files:
-        name = stem(file).lower()
-        if name == "test":
-            if "test_file" in options:
-                raise UserError(f"{Path(options['test_file']).name} and {file.name} are both called test; rename one")
+        if file == tested:
             options["test_file"] = str(file)
             why["test_file"] = "by its name"
-        elif name == "aliases":
+        elif stem(file).lower() == "aliases":
             options["aliases"] = str(file)
         else:
             kept.append(file)

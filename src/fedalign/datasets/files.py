@@ -21,7 +21,7 @@ from fedalign.agreement import agree, examples, offer
 from fedalign.annotation import Labels
 from fedalign.datafolder import About
 from fedalign.errors import UserError, nearest
-from fedalign.formats import Layout, Report, Table, open_table, printable, quoted, readable, refuse, stem
+from fedalign.formats import Layout, Report, Table, called_test, open_table, printable, quoted, readable, refuse, stem
 from fedalign.keys import numpy_generator
 from fedalign.labels.names import allowed, normalised
 from fedalign.reading import Reading, Records, limited, read_all
@@ -318,12 +318,8 @@ class Divided:
 
 
 def _test_file(folder: Path) -> str:
-    """The file called test among those of the parties, or '': its rows are nobody's and must not be trained on."""
-    files = sorted(filter(readable, folder.iterdir())) if folder.is_dir() else []
-    found = [file for file in files if stem(file).lower() == "test" and file.is_file()]
-    if len(found) > 1:
-        raise UserError(f"{found[0].name} and {found[1].name} are both called test; remove or rename one of them")
-    return str(found[0]) if found else ""
+    found = called_test(sorted(filter(readable, folder.iterdir()))) if folder.is_dir() else None
+    return str(found or "")
 
 
 def hold_out(labels: Labels, share: float, party: str, word: str) -> tuple[np.ndarray, np.ndarray]:

@@ -7,6 +7,7 @@ so memory does not grow with the file; of an NPZ only the arrays asked for are r
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from fedalign.errors import UserError
@@ -19,6 +20,14 @@ from fedalign.formats.table import Table
 def readable(path: Path) -> bool:
     """Whether the file's name says that it holds rows."""
     return path.name.lower().endswith(ENDINGS + ZIPPED)
+
+
+def called_test(files: Iterable[Path]) -> Path | None:
+    """The file called test among those of the parties: its rows are nobody's and must not be trained on."""
+    found = [file for file in files if stem(file).lower() == "test" and file.is_file()]
+    if len(found) > 1:
+        raise UserError(f"{found[0].name} and {found[1].name} are both called test; remove or rename one of them")
+    return found[0] if found else None
 
 
 def open_table(path: Path) -> Table:
