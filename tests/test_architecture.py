@@ -19,7 +19,7 @@ ORDER = [  # a file imports only from its own line (never itself) or lines above
     {"inputs", "config", "memory", "cache"},
     {"losses", "aggregate", "alignment", "metrics", "model", "encoders"},
     {"partition", "labels", "algorithm", "newclass"},
-    {"terms"},
+    {"terms", "card"},
     {"annotation", "reading", "agreement", "detection"},
     {"algorithms", "client", "datasets"},
     {"federate", "runfolder", "trained", "survey", "messages", "census"},

@@ -178,11 +178,27 @@ def test_a_model_from_elsewhere_runs_no_program(tmp_path: Path, monkeypatch: pyt
     monkeypatch.chdir(tmp_path / "model")
     script(tmp_path / "model", "net.py", f"open({str(tmp_path / 'ran')!r}, 'w')\n" + TEXT + "\nencoder = Bag\n")
     card = json.loads((tmp_path / "model" / "labels.json").read_text())
-    for name in ("net.py", str(tmp_path / "model" / "net.py"), "net:Bag", 3, None):
+    for name in ("net.py", str(tmp_path / "model" / "net.py"), "net:Bag"):
         card["encoder"] = {"name": name}
         (tmp_path / "model" / "labels.json").write_text(json.dumps(card))
         with pytest.raises(UserError, match="is a program of its own"):
             Model.load(tmp_path / "model")
+    # whatever a dictionary could be made of, and what is no text
+    for encoder in (
+        [["name", "net.py"]],
+        ["name", "net.py"],
+        "net.py",
+        {"name": 3},
+        {"name": None},
+        {"name": ["net.py"]},
+        {},
+    ):
+        card["encoder"] = encoder
+        (tmp_path / "model" / "labels.json").write_text(json.dumps(card))
+        with pytest.raises(UserError, match="is damaged"):
+            Model.load(tmp_path / "model")
+    with pytest.raises(UserError, match="is a program of its own"):
+        rooms.build("encoders", "net.py", {}, trust_code=False)
     assert not (tmp_path / "ran").exists()
 
 

@@ -409,7 +409,12 @@ def test_folders_that_hold_no_model(tmp_path: Path) -> None:
         ({"inputs": {**card["inputs"], "kind": "pictures"}}, "pictures"),
         ({"inputs": {"kind": "text", "max_tokens": "many"}}, "max_tokens"),
         ({"encoder": 3}, "is damaged"),
-        ({"task": "ranking"}, "the task is 'ranking'"),
+        ({"task": "ranking"}, "task: input should be 'single' or 'multi', not 'ranking'"),
+        ({"label_names": []}, "label_names"),
+        ({"label_names": ["a\u200b", *card["label_names"][1:]]}, "not a printable character"),
+        ({"extra": 1}, "extra"),
+        ({"head": {"bias": 1, "normalise": False}}, "head.bias"),
+        ({"thresholds": [float("nan")] * length}, "thresholds.0"),
         ({"thresholds": [0.5]}, f"thresholds for 1 of {length} classes"),
         ({"thresholds": ["high"] * length}, "is damaged"),
     ):
@@ -417,6 +422,10 @@ def test_folders_that_hold_no_model(tmp_path: Path) -> None:
         sentence = refused("predict", str(part), news)
         assert said in sentence
         assert "train or export the model again" in sentence
+    # ten terabytes of weights are declared and none is allocated: the file's header has other shapes
+    vast = {**card, "inputs": {**card["inputs"], "buckets": 10**10}}
+    (part / "labels.json").write_text(json.dumps(vast), encoding="utf-8")
+    assert "they are of two models" in refused("predict", str(part), news)
     (part / "labels.json").write_text("{", encoding="utf-8")
     assert "is damaged" in refused("predict", str(part), news)
 

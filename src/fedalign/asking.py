@@ -39,7 +39,7 @@ class Answer:
 
 def reading_of(model: Model, **columns: Any) -> Reading:
     """Which columns hold the input: as in training, with what is given here laid over."""
-    stored = (model.card or {}).get("reading") or {}
+    stored = (model.card.reading if model.card else None) or {}
     given = {key: value for key, value in columns.items() if value}
     known = {key: tuple(value) if isinstance(value, list) else value for key, value in stored.items()}
     if not any(known.get(kind) for kind in ("text", "features", "series")):

@@ -15,6 +15,7 @@ import torch
 
 import fedalign
 from fedalign import metrics, partition, rooms
+from fedalign.card import Encoder, Head, ModelCard
 from fedalign.config import Config
 from fedalign.datafolder import data_folder
 from fedalign.errors import UserError
@@ -150,7 +151,7 @@ def run(
             watch.on_round(now, seconds)
         result = summary(prepared, folder.records())
         thresholds = final_checks(prepared, engine, server.weights, result, watch.on_warning)
-        folder.finish(server.weights, label_card(prepared, thresholds), result)
+        folder.finish(server.weights, label_card(prepared, thresholds).as_json(), result)
     return result
 
 
@@ -229,21 +230,20 @@ def summary(prepared: Plan, records: list[dict[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def label_card(prepared: Plan, thresholds: torch.Tensor | None = None) -> dict[str, Any]:
+def label_card(prepared: Plan, thresholds: torch.Tensor | None = None) -> ModelCard:
     """What is needed beside the weights to read rows and name classes."""
     config, data = prepared.config, prepared.federation
     head = prepared.model.label_encoder
-    return {
-        "format": 1,
-        "fedalign": fedalign.__version__,
-        "task": data.task,
-        "label_names": list(data.label_names),
-        "encoder": config.encoder.model_dump(mode="json"),
-        "head": {"bias": head.bias is not None, "normalise": head.normalise},
-        "inputs": data.inputs.model_dump(mode="json"),
-        "reading": reading_of(config, data.aliases),
-        "thresholds": None if thresholds is None else [round(float(t), 4) for t in thresholds],
-    }
+    return ModelCard(
+        fedalign=fedalign.__version__,
+        task=data.task,
+        label_names=tuple(data.label_names),
+        encoder=Encoder(**config.encoder.model_dump(mode="json")),
+        head=Head(bias=head.bias is not None, normalise=head.normalise),
+        inputs=data.inputs,
+        reading=reading_of(config, data.aliases),
+        thresholds=None if thresholds is None else tuple(round(float(t), 4) for t in thresholds),
+    )
 
 
 def reading_of(config: Config, aliases: Mapping[str, str]) -> dict[str, Any] | None:

@@ -29,11 +29,18 @@ def names(room: str) -> list[str]:
     return sorted(entry.name for entry in pkgutil.iter_modules(package.__path__) if not entry.name.startswith("_"))
 
 
-def find(room: str, name: str) -> Any:
-    """The thing called `name`: a file of the room, a path ending in .py, or a module that can be imported."""
+def find(room: str, name: str, trust_code: bool = True) -> Any:
+    """The thing called `name`: a file of the room, a path ending in .py, or a module that can be imported.
+
+    With `trust_code=False`, for names that come from elsewhere, only the package's own files are imported.
+    """
     word = ROOMS[room]
+    if not isinstance(name, str):
+        raise UserError(f"{word}.name must be a text, not {name!r:.60}")
     if name in names(room):
         module = importlib.import_module(f"fedalign.{room}.{name}")
+    elif not trust_code:
+        raise UserError(f"{word} {name[:200]!a} is a program of its own; look at it, then allow it with --trust-code")
     elif name.endswith(".py"):
         module = _from_path(Path(name), word)
     elif ("." in name or ":" in name) and not name.startswith("."):
@@ -76,9 +83,9 @@ def _from_path(path: Path, word: str) -> Any:
     return module
 
 
-def build(room: str, name: str, options: Mapping[str, Any]) -> Any:
+def build(room: str, name: str, options: Mapping[str, Any], trust_code: bool = True) -> Any:
     """The thing with its options checked: unknown ones are refused with the nearest name."""
-    kind = find(room, name)
+    kind = find(room, name, trust_code)
     word = ROOMS[room]
     fields = option_names(kind)
     for key in options:

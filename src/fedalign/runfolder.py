@@ -248,9 +248,9 @@ class RunFolder:
         with (self.path / "timing.jsonl").open("a", encoding="utf-8") as stream:
             stream.write(json.dumps({"round": number, "seconds": round(seconds, 3)}) + "\n")
 
-    def finish(self, weights: Arrays, labels: dict[str, Any], result: dict[str, Any]) -> None:
+    def finish(self, weights: Arrays, labels: str, result: dict[str, Any]) -> None:
         write_atomically(self.path / "model.safetensors", save(weights, metadata={"format": "pt"}))
-        write_atomically(self.path / "labels.json", json.dumps(labels, indent=1, ensure_ascii=False))
+        write_atomically(self.path / "labels.json", labels)
         write_atomically(self.path / "result.json", json.dumps(result, indent=1))
         sync_folder(self.path)
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load, save
 from torch import Tensor
 from torch.nn import functional as F
@@ -20,17 +20,17 @@ from torch.nn import functional as F
 import fedalign
 from fedalign import metrics, newclass, rooms
 from fedalign.allocation import keep_freed_memory
+from fedalign.card import AGAIN, Head, ModelCard, read_card
 from fedalign.config import Labels
 from fedalign.errors import UserError, nearest
 from fedalign.files import write_atomically
 from fedalign.formats import Ragged, quoted
-from fedalign.inputs import Features, Inputs, Text, inputs_from_json
+from fedalign.inputs import Features, Inputs, Text
 from fedalign.labels import vectors
 from fedalign.labels.names import allowed, normalised
 from fedalign.model import DualEncoder, LabelEncoder, probabilities
 from fedalign.types import Rows, Sequences, Task, take
 
-FORMAT = 1
 CHUNK = 256  # rows scored at once by a thread
 
 
@@ -42,7 +42,7 @@ class Model:
     label_names: tuple[str, ...]
     inputs: Inputs
     thresholds: Tensor | None = None  # (C,) multi-label; None: 0.5 everywhere
-    card: dict[str, Any] | None = None  # labels.json as it was read
+    card: ModelCard | None = None  # labels.json
     result: dict[str, Any] | None = None  # what training measured, as in result.json
 
     @property
@@ -55,63 +55,60 @@ class Model:
     def load(cls, folder: str | Path, trust_code: bool = False) -> Model:
         """From a run's folder, or one that `save` or `fedalign export` wrote.
 
-        A model whose encoder is somebody's own program runs that program, so it must be said that it may.
+        A model whose encoder is a Python file or module runs that code, so it is loaded only with `trust_code=True`.
         """
         folder = Path(folder)
         card = read_card(folder)
         if trust_code:
             card = _with_program(card, folder)
-        elif isinstance(card["encoder"], dict) and card["encoder"].get("name") not in rooms.names("encoders"):
-            name = str(card["encoder"].get("name"))[:200]
+        elif card.encoder.name not in rooms.names("encoders"):
             raise UserError(
-                f"the encoder of {folder} is a program of its own, {name!a}; look at it, then load the model with "
-                "trust_code=True, or --trust-code on the command line"
+                f"the encoder of {folder} is a program of its own, {card.encoder.name[:200]!a}; look at it, then load "
+                "the model with trust_code=True, or --trust-code on the command line"
             )
+        path = folder / "model.safetensors"
         try:
-            arrays = load((folder / "model.safetensors").read_bytes())
+            shapes = _shapes(path)
+            network = _network(card, trust_code)
+            _check_shapes(folder, network, shapes)
+            arrays = load(path.read_bytes())
         except OSError as error:
             raise UserError(f"{folder} holds no model.safetensors; is the run finished?") from error
         except SafetensorError as error:
-            raise UserError(f"{folder / 'model.safetensors'} is not a safetensors file ({error})") from error
-        try:
-            inputs, network, thresholds = _described(card)
-        except (ValueError, TypeError, KeyError) as error:
+            raise UserError(f"{path} is not a safetensors file ({error})") from error
+        except (ValueError, TypeError, RuntimeError) as error:
             reason = " ".join(str(error).split())[:200]
-            raise UserError(
-                f"{folder / 'labels.json'} is damaged ({reason}); train or export the model again"
-            ) from error
-        for name, value in network.named_parameters():
-            if name not in arrays or arrays[name].shape != value.shape:
-                raise UserError(
-                    f"{folder}: model.safetensors does not fit labels.json ({name}); they are of two models"
-                )
-        return cls(network.load(arrays), tuple(card["label_names"]), inputs, thresholds, card)
+            raise UserError(f"{folder / 'labels.json'} is damaged ({reason}); {AGAIN}") from error
+        thresholds = None if card.thresholds is None else torch.tensor(card.thresholds, dtype=torch.float32)
+        network = network.to_empty(device="cpu") if _on_meta(network) else network
+        return cls(network.load(arrays), card.label_names, card.inputs, thresholds, card)
 
     def save(self, folder: str | Path) -> Path:
         """Writes model.safetensors and labels.json."""
+        if self.card is None:
+            raise UserError("this model does not say which encoder it has, so it cannot be saved; give it a card")
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        card = {
-            **(self.card or {}),
-            "format": FORMAT,
-            "fedalign": fedalign.__version__,
-            "task": self.task,
-            "label_names": list(self.label_names),
-            "head": {
-                "bias": self.network.label_encoder.bias is not None,
-                "normalise": self.network.label_encoder.normalise,
-            },
-            "inputs": self.inputs.model_dump(mode="json"),
-            "thresholds": None if self.thresholds is None else self.thresholds.tolist(),
-        }
-        program = Path(str(card["encoder"]["name"])) if "encoder" in card else Path()
+        head = self.network.label_encoder
+        encoder = self.card.encoder
+        program = Path(encoder.name)
         if program.suffix == ".py":  # goes along, so that the folder is whole and tells no path of this machine
             if not program.is_file():
                 raise UserError(f"there is no file {program}, which holds the model's encoder; put it back")
             write_atomically(folder / program.name, program.read_bytes())
-            card["encoder"] = {**card["encoder"], "name": program.name}
+            encoder = encoder.model_copy(update={"name": program.name})
+        card = self.card.model_copy(
+            update={
+                "fedalign": fedalign.__version__,
+                "label_names": self.label_names,
+                "encoder": encoder,
+                "head": Head(bias=head.bias is not None, normalise=head.normalise),
+                "inputs": self.inputs,
+                "thresholds": None if self.thresholds is None else tuple(self.thresholds.tolist()),
+            }
+        )
         write_atomically(folder / "model.safetensors", save(self.network.arrays()))
-        write_atomically(folder / "labels.json", json.dumps(card, indent=1, ensure_ascii=False))
+        write_atomically(folder / "labels.json", card.as_json())
         return folder
 
     # --- asking -------------------------------------------------------------------------------------------------
@@ -237,46 +234,40 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def read_card(folder: Path) -> dict[str, Any]:
-    """labels.json, checked; an older or newer file says what to do."""
-    path = folder / "labels.json"
-    if not path.is_file():
-        hint = "the run is not finished; resume it first" if (folder / "config.toml").is_file() else "check the path"
-        raise UserError(f"{folder} holds no trained model (labels.json is missing): {hint}")
-    try:
-        card = json.loads(path.read_text(encoding="utf-8"))
-        version = card["format"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path} is damaged ({error}); train or export the model again") from error
-    if version != FORMAT:
-        raise UserError(f"{path} has format {version}, this fedalign reads {FORMAT}; install the version that wrote it")
-    missing = {"task", "label_names", "encoder", "head", "inputs"} - card.keys()
-    if missing:
-        raise UserError(f"{path} lacks {', '.join(sorted(missing))}; train or export the model again")
-    return dict(card)
-
-
-def _with_program(card: dict[str, Any], folder: Path) -> dict[str, Any]:
+def _with_program(card: ModelCard, folder: Path) -> ModelCard:
     """The card with the whole path of an encoder's file that lies beside it."""
-    name = card["encoder"]["name"] if isinstance(card["encoder"], dict) else ""
-    beside = folder.resolve() / str(name)
-    if not str(name).endswith(".py") or not beside.is_file():
+    beside = folder.resolve() / card.encoder.name
+    if not card.encoder.name.endswith(".py") or not beside.is_file():
         return card
-    return {**card, "encoder": {**card["encoder"], "name": str(beside)}}
+    return card.model_copy(update={"encoder": card.encoder.model_copy(update={"name": str(beside)})})
 
 
-def _described(card: dict[str, Any]) -> tuple[Inputs, DualEncoder, Tensor | None]:
-    """How rows are read, a network of the right shape and the thresholds, from a card that may be damaged."""
-    inputs = inputs_from_json(json.dumps(card["inputs"]))
-    options = dict(card["encoder"])
-    encoder = rooms.build("encoders", options.pop("name"), options).build(inputs.shape, torch.Generator())
-    head = LabelEncoder(torch.zeros(len(card["label_names"]), encoder.dim), **card["head"])
-    if card["task"] not in get_args(Task):
-        raise ValueError(f"the task is {card['task']!r}")
-    thresholds = None if card.get("thresholds") is None else torch.tensor(card["thresholds"], dtype=torch.float32)
-    if thresholds is not None and thresholds.shape != (len(card["label_names"]),):
-        raise ValueError(f"thresholds for {thresholds.numel()} of {len(card['label_names'])} classes")
-    return inputs, DualEncoder(encoder, head, card["task"]), thresholds
+def _network(card: ModelCard, trust_code: bool) -> DualEncoder:
+    """A network of the card's shape. The package's own encoders take no memory yet; a program is built as it is."""
+    options = rooms.build("encoders", card.encoder.name, card.encoder.options, trust_code=trust_code)
+    own = card.encoder.name in rooms.names("encoders")
+    with torch.device("meta") if own else nullcontext():
+        encoder = options.build(card.inputs.shape, torch.Generator())
+        rows = torch.zeros(len(card.label_names), encoder.dim)
+        return DualEncoder(encoder, LabelEncoder(rows, bias=card.head.bias, normalise=card.head.normalise), card.task)
+
+
+def _on_meta(network: DualEncoder) -> bool:
+    return any(value.is_meta for value in network.parameters())
+
+
+def _shapes(path: Path) -> dict[str, tuple[int, ...]]:
+    """The shapes a safetensors file declares; no array is read."""
+    if not path.is_file():
+        raise FileNotFoundError(path)
+    with safe_open(path, framework="pt") as stored:
+        return {name: tuple(stored.get_slice(name).get_shape()) for name in stored.keys()}  # noqa: SIM118
+
+
+def _check_shapes(folder: Path, network: DualEncoder, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    for name, value in network.named_parameters():
+        if shapes.get(name) != tuple(value.shape):
+            raise UserError(f"{folder}: model.safetensors does not fit labels.json ({name}); they are of two models")
 
 
 def frame_columns(rows: Any) -> tuple[str, ...]:
