@@ -14,9 +14,10 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from fedalign import config, experiment
+from fedalign import config
 from fedalign.engines.local import Local, LocalEngine
-from fedalign.federate import Plan, Reply, rounds
+from fedalign.learning.rounds import Plan, Reply, rounds
+from fedalign.runs import experiment
 from fedalign.types import Arrays, Server
 
 Lie = Callable[[Arrays, Arrays], Arrays]  # from the weights received and those learned to those sent

@@ -17,9 +17,10 @@ from dataclasses import replace
 def measure(clients: int, rounds: int = 30) -> None:
     import torch
 
-    from fedalign import config, experiment
+    from fedalign import config
     from fedalign.engines.local import Local
-    from fedalign.federate import rounds as play
+    from fedalign.learning.rounds import rounds as play
+    from fedalign.runs import experiment
 
     torch.set_num_threads(1)
     settings = [

@@ -89,8 +89,8 @@ def show(name: str, found: list[float]) -> float:
 
 def main(rounds: int) -> None:
     from fedalign import config as configs
-    from fedalign import experiment
-    from fedalign.deployment import kit
+    from fedalign.flower import kit
+    from fedalign.runs import experiment
 
     plain = configs.load(str(CLINICS / "fedalign.toml"), rounds=rounds)
     config, empty = kit.for_parties(plain), 0.0

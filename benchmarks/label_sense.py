@@ -17,10 +17,10 @@ import polars as pl
 import torch
 from scipy.stats import spearmanr
 
-from fedalign.config import Labels
-from fedalign.datafolder import data_folder
+from fedalign.data.downloads import data_folder
 from fedalign.datasets.extrasensory import CATEGORY, FILES
 from fedalign.labels import vectors
+from fedalign.labels.settings import Labels
 
 DIM = 256
 EXPECTED = 5  # minutes in which a pair would meet by chance; pairs with fewer say nothing
@@ -79,9 +79,9 @@ def main() -> None:
     add("published table, as released", Labels(source="table", file=published, reading="released"))
     add("published table, paper's reading", Labels(source="table", file=published))
     add("random", Labels(source="random"), range(1, 21))
-    lonely = vectors.without_ties(names, counted)
-    tied = ~np.isin(names, lonely)
-    print(f"without a tie in the corpus: {', '.join(lonely)}")
+    isolated_names = vectors.without_ties(names, counted)
+    tied = ~np.isin(names, isolated_names)
+    print(f"without a tie in the corpus: {', '.join(isolated_names)}")
     for title, kept in (("all labels", np.ones_like(tied)), ("labels with ties in the corpus", tied)):
         print(f"\n{title:34s}" + "".join(f"{what:>18s}" for what in parts))
         for what, tables in ways.items():

@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from scipy.stats import spearmanr
 
-from fedalign.config import Labels
-from fedalign.keys import numpy_generator
 from fedalign.labels import counts, graph, vectors
+from fedalign.labels.settings import Labels
+from fedalign.randomness import numpy_generator
 
 DIM = 256
 

@@ -12,9 +12,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from fedalign.cache import FOLDER
 from fedalign.config import load
-from fedalign.datafolder import data_folder
+from fedalign.data.cache import FOLDER
+from fedalign.data.downloads import data_folder
 
 AGAIN = 3
 PROGRAM = """

@@ -17,11 +17,13 @@ import torch
 from sklearn.metrics import f1_score, roc_auc_score
 from torch import Tensor
 
-from fedalign import config, experiment, newclass
-from fedalign.federate import rounds
+from fedalign import config
+from fedalign.inference import new_class
 from fedalign.labels import vectors
-from fedalign.model import DualEncoder
-from fedalign.rooms import build
+from fedalign.learning.model import DualEncoder
+from fedalign.learning.rounds import rounds
+from fedalign.registry import build
+from fedalign.runs import experiment
 from fedalign.types import Examples, Federation, take
 
 
@@ -81,9 +83,9 @@ def main() -> None:
         random = torch.randn(len(model.anchors()[0]), generator=torch.Generator().manual_seed(c))
         starts: dict[str, Tensor | None] = {"random row": random * model.anchors().norm(dim=1).mean() / random.norm()}
         for source in options.source:
-            how = newclass.labels_from(source)
+            how = new_class.labels_from(source)
             made = vectors.make([*names, name], model.anchors().shape[1], how, seed=0)
-            starts[f"name ({source})"] = newclass.from_name(made, model.anchors())
+            starts[f"name ({source})"] = new_class.from_name(made, model.anchors())
         line = []
         for what, row in starts.items():
             assert row is not None
@@ -97,7 +99,7 @@ def main() -> None:
                     (f"{count} examples, other rows", None, around),
                     (f"name, {count} examples, other rows", first, around),
                 ):
-                    line.append((what, scored(model, z, newclass.fitted(model, few, start, others), truth, c)))
+                    line.append((what, scored(model, z, new_class.fitted(model, few, start, others), truth, c)))
         for what, scores in line:
             found.setdefault(what, []).append(scores)
         print(name, *(f"{what} {auc:.2f}/{100 * f1:.0f}" for what, (auc, f1) in line), sep="  ", flush=True)

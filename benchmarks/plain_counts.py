@@ -18,10 +18,10 @@ from collections.abc import Iterator
 from itertools import combinations
 from pathlib import Path
 
+from fedalign.inputs.words import WORD, fold, stem
+from fedalign.labels.corpus.documents import is_wrapped
+from fedalign.labels.corpus.scan import ABBREVIATIONS, SIGNS
 from fedalign.labels.counts import Rule
-from fedalign.labels.documents import is_wrapped
-from fedalign.labels.scan import ABBREVIATIONS, SIGNS
-from fedalign.words import WORD, fold, stem
 
 STOP = re.compile(r"""[.!?](?=["')\]}*_]{0,3}\s)""")
 
@@ -110,7 +110,7 @@ def count(
 
 def measure(rule: Rule, corpus: Path, texts: list[bytes], repeat: int) -> None:
     """Both ways in one run, so that whatever else the machine does slows both."""
-    from fedalign.labels import cooccurrence
+    from fedalign.labels.corpus import cooccurrence
 
     size = sum(map(len, texts)) / 1e6
     how = "by stem, several ways to say a name" if rule.stem else "the words of each name"
@@ -140,7 +140,8 @@ def processor() -> float:
 
 
 def main() -> None:
-    from fedalign.labels import cooccurrence, counts
+    from fedalign.labels import counts
+    from fedalign.labels.corpus import cooccurrence
 
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--names", default="extrasensory", help="a counts file, or the name of one that is shipped")

@@ -21,8 +21,9 @@ GOES = 3
 
 
 def throughput(run: Path) -> None:
-    from fedalign import Model, config, experiment
+    from fedalign import Model, config
     from fedalign.bench import padded
+    from fedalign.runs import experiment
 
     model = Model.load(run)
     test = experiment.federation(config.load(str(run / "config.toml"))).test

@@ -10,8 +10,10 @@ from pathlib import Path
 
 from safetensors.torch import load_file
 
-from fedalign import config, experiment, metrics
-from fedalign.rooms import build
+from fedalign import config
+from fedalign.learning import metrics
+from fedalign.registry import build
+from fedalign.runs import experiment
 
 
 def main() -> None:

@@ -22,7 +22,7 @@ SHARED = ROOT.parent / "shared"
 @pytest.fixture
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """A loopback grid answers at once: nothing to wait for between two looks."""
-    monkeypatch.setattr("fedalign.deployment.post.PAUSE", 0.0)
+    monkeypatch.setattr("fedalign.flower.transport.PAUSE", 0.0)
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,7 @@ from flwr.app import Message
 from conftest import ROOT
 from fedalign import config as configs
 from fedalign.config import Config, to_toml
-from fedalign.deployment import kit, server
+from fedalign.flower import kit, server
 from loopback_grid import LoopbackGrid
 
 FLOWER = [

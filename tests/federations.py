@@ -8,10 +8,11 @@ from typing import Any
 
 import torch
 
-from fedalign import config, experiment
+from fedalign import config
 from fedalign.config import Config
 from fedalign.engines.local import Local
-from fedalign.federate import Plan, Round, rounds
+from fedalign.learning.rounds import Plan, Round, rounds
+from fedalign.runs import experiment
 from fedalign.types import Arrays
 
 TINY = {"name": "transformer", "dim": 16, "heads": 2, "feedforward": 8, "dropout": 0.2}

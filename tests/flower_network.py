@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fedalign.deployment import kit
 from fedalign.engines.flower import QUIET
+from fedalign.flower import kit
 
 BIN = Path(sys.executable).parent
 

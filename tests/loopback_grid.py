@@ -12,7 +12,7 @@ from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedalign.deployment import apps
+from fedalign.flower import apps
 
 if TYPE_CHECKING:
     from fedalign.config import Config

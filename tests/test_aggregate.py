@@ -5,9 +5,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedalign.aggregate import class_wise_mean, clipped, mean
-from fedalign.algorithm import Algorithm
 from fedalign.algorithms.fedavg import FedAvg
+from fedalign.learning.aggregation import average_over_owners, clipped, mean
+from fedalign.learning.algorithm import Algorithm
 from fedalign.types import Server, Update
 
 
@@ -22,19 +22,19 @@ def test_a_class_is_averaged_over_its_owners_and_kept_without_one() -> None:
     before = torch.tensor([[5.0], [6.0], [7.0]])
     rows = [torch.tensor([[1.0], [10.0], [99.0]]), torch.tensor([[3.0], [30.0], [98.0]])]
     votes = torch.tensor([[1.0, 0.0, 0.0], [1.0, 1.0, 0.0]])
-    assert class_wise_mean(before, rows, votes).flatten().tolist() == [2.0, 30.0, 7.0]
+    assert average_over_owners(before, rows, votes).flatten().tolist() == [2.0, 30.0, 7.0]
 
 
 def test_class_rows_may_be_numbers() -> None:
     votes = torch.tensor([[1.0, 0.0]])
-    assert class_wise_mean(torch.tensor([1.0, 2.0]), [torch.tensor([5.0, 6.0])], votes).tolist() == [5.0, 2.0]
+    assert average_over_owners(torch.tensor([1.0, 2.0]), [torch.tensor([5.0, 6.0])], votes).tolist() == [5.0, 2.0]
 
 
 @given(st.integers(1, 5), st.integers(1, 4), st.integers(0, 2**31))
 def test_class_wise_mean_is_the_mean_when_all_annotate_all(clients: int, classes: int, seed: int) -> None:
     g = torch.Generator().manual_seed(seed)
     rows = [torch.randn(classes, 3, generator=g) for _ in range(clients)]
-    found = class_wise_mean(torch.zeros(classes, 3), rows, torch.ones(clients, classes))
+    found = average_over_owners(torch.zeros(classes, 3), rows, torch.ones(clients, classes))
     torch.testing.assert_close(found, torch.stack(rows).mean(0))
 
 

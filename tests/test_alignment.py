@@ -6,20 +6,20 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedalign import alignment
-from fedalign.engines.local import pseudo_labels
+from fedalign.engines.local import pseudo_labels as pseudo_label_counts
+from fedalign.learning import pseudo_labels
 from fedalign.types import Examples, Truth
 
 
 def test_cosine_and_dot() -> None:
     z, anchors = torch.tensor([[3.0, 4.0]]), torch.tensor([[0.0, 2.0], [1.0, 0.0]])
-    torch.testing.assert_close(alignment.similarity(z, anchors, "cosine"), torch.tensor([[0.8, 0.6]]))
-    torch.testing.assert_close(alignment.similarity(z, anchors, "dot"), torch.tensor([[8.0, 3.0]]))
+    torch.testing.assert_close(pseudo_labels.similarity(z, anchors, "cosine"), torch.tensor([[0.8, 0.6]]))
+    torch.testing.assert_close(pseudo_labels.similarity(z, anchors, "dot"), torch.tensor([[8.0, 3.0]]))
 
 
 def test_percentile_interpolates() -> None:
     """Of 0..4, the 90th percentile lies at position 3.6."""
-    assert alignment.percentile(torch.arange(5.0).view(-1, 1), 90.0).tolist() == [3.6]
+    assert pseudo_labels.percentile(torch.arange(5.0).view(-1, 1), 90.0).tolist() == [3.6]
 
 
 def test_single_label_needs_the_nearest_anchor_and_a_near_one() -> None:
@@ -29,7 +29,7 @@ def test_single_label_needs_the_nearest_anchor_and_a_near_one() -> None:
     y = torch.tensor([[0.0, 0.0], [0.0, 0.0], [1.0, 0.0], [0.0, 0.0]])
     known = torch.tensor([[True, False], [True, False], [True, True], [True, False]])
     own = torch.tensor([True, False])
-    found, now_known = alignment.pseudo_labels_single(near, y, known, own, near=50.0, far=0.0)
+    found, now_known = pseudo_labels.pseudo_labels_single(near, y, known, own, near=50.0, far=0.0)
     assert found.tolist() == [[0, 1], [0, 0], [1, 0], [0, 0]]
     assert now_known.tolist() == [[True, True], [True, False], [True, True], [True, False]]
 
@@ -41,7 +41,7 @@ def test_multi_label_thresholds_are_clamped_and_gated() -> None:
     known = torch.zeros(3, 3).bool()
     own = torch.tensor([True, False, False])
     trusted = torch.tensor([True, True, False])
-    found, now_known = alignment.pseudo_labels_multi(near, y, known, own, 60.0, 99.0, 0.5, trusted)
+    found, now_known = pseudo_labels.pseudo_labels_multi(near, y, known, own, 60.0, 99.0, 0.5, trusted)
     assert found.tolist() == [[0, 1, 0], [0, 0, 0], [0, 0, 0]]
     assert now_known.tolist() == [[False, True, False], [False, True, True], [False, False, False]]
 
@@ -55,7 +55,7 @@ def test_two_terms_weigh_the_pseudo_rows_as_a_mean_of_their_own() -> None:
     y = torch.zeros(4, 2)
     y[2, 1] = 1
     aligned = replace(data, y=y, known=now)
-    found = alignment.two_terms(data, aligned, weight=0.5, single=True)
+    found = pseudo_labels.two_terms(data, aligned, weight=0.5, single=True)
     assert found.weight is not None
     assert found.weight.tolist() == [[1, 1], [1, 1], [1, 2.0], [1, 1]]
 
@@ -69,11 +69,11 @@ def test_an_annotated_entry_is_never_changed(seed: int, n: int, classes: int, ta
     y = (torch.rand(n, classes, generator=g) < 0.5).float() * known
     if task == "single":
         y = y * (torch.cumsum(y, 1) == 1)  # at most one class
-        found, now_known = alignment.pseudo_labels_single(near, y, known, own, 60.0, 40.0)
+        found, now_known = pseudo_labels.pseudo_labels_single(near, y, known, own, 60.0, 40.0)
         assert int(found.sum(1).max()) <= 1
     else:
         trusted = torch.rand(classes, generator=g) < 0.5
-        found, now_known = alignment.pseudo_labels_multi(near, y, known, own, 60.0, 40.0, 0.5, trusted)
+        found, now_known = pseudo_labels.pseudo_labels_multi(near, y, known, own, 60.0, 40.0, 0.5, trusted)
     assert torch.equal(found[known], y[known])
     assert bool(now_known[known].all())
     added = now_known & ~known
@@ -88,7 +88,7 @@ def test_only_pseudo_labels_whose_truth_is_known_count_as_right() -> None:
     after = replace(before, y=y, known=torch.ones(5, 2).bool())
     truth = Truth(torch.tensor([[1.0, 1], [0, 0], [0, 0], [0, 0], [0, 0]]), torch.ones(5, 2).bool())
     truth.known[[2, 4], 1] = False
-    assert pseudo_labels(before, after, truth) == {
+    assert pseudo_label_counts(before, after, truth) == {
         "pseudo_yes": 3,
         "pseudo_no": 2,
         "pseudo_yes_known": 2,
@@ -96,4 +96,4 @@ def test_only_pseudo_labels_whose_truth_is_known_count_as_right() -> None:
         "pseudo_no_known": 1,
         "pseudo_no_right": 1,
     }
-    assert pseudo_labels(before, after, None) == {"pseudo_yes": 3, "pseudo_no": 2}
+    assert pseudo_label_counts(before, after, None) == {"pseudo_yes": 3, "pseudo_no": 2}

@@ -11,7 +11,7 @@ PROGRAM = """
 import resource, sys
 import torch
 torch.set_num_threads(1)
-from fedalign.allocation import keep_freed_memory
+from fedalign.system.allocation import keep_freed_memory
 if sys.argv[1] == "keep":
     assert keep_freed_memory() and keep_freed_memory()
 def come_and_go():

@@ -14,8 +14,9 @@ import pytest
 import torch
 
 import fedalign
-from fedalign import Federation, Model, Progress, UserError, config, experiment, train
+from fedalign import Federation, Model, Progress, UserError, config, train
 from fedalign.inputs import Series, Text
+from fedalign.runs import experiment
 from trained_models import EXAMPLES
 
 CLINICS = {"text": "note", "labels": "codes", "test_file": str(EXAMPLES / "clinics" / "test.csv"), "buckets": 1024}

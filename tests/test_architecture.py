@@ -9,29 +9,21 @@ from pathlib import Path
 import pytest
 
 import fedalign
-from fedalign import rooms
+from fedalign import registry
 
 PACKAGE = Path(fedalign.__file__).parent
 ROOT = PACKAGE.parents[1]
-ORDER = [  # a file imports only from its own line (never itself) or lines above it
-    {"errors", "keys", "files", "words", "defaults", "allocation"},
-    {"types", "noise", "optimizers", "rooms", "datafolder", "formats", "matrix"},
-    {"inputs", "config", "memory", "cache"},
-    {"losses", "aggregate", "alignment", "metrics", "model", "encoders"},
-    {"partition", "labels", "algorithm", "newclass"},
-    {"terms", "card"},
-    {"annotation", "reading", "agreement", "detection"},
-    {"algorithms", "client", "datasets"},
-    {"federate", "runfolder", "trained", "survey", "messages", "census"},
-    {"engines", "asking", "exporting"},
-    {"experiment"},
-    {"comparison", "console", "bench", "track", "deployment"},
-    {"report"},
-    {"diagnosis"},
-    {"reproduction", "api"},
-    {"commands"},
-    {"cli"},
-    {"__main__"},
+ORDER = [  # a package imports only from its own line or lines above it
+    {"errors", "types", "randomness", "system"},
+    {"registry", "inputs"},
+    {"labels", "learning", "presets"},
+    {"algorithms", "encoders", "data", "ingest"},
+    {"config", "datasets", "inference"},
+    {"runs"},
+    {"flower"},
+    {"engines", "bench"},
+    {"report", "diagnosis", "paper"},
+    {"api", "cli", "__main__"},
 ]
 LEVEL = {name: level for level, names in enumerate(ORDER) for name in names}
 
@@ -55,19 +47,17 @@ INSIDE = [path for path in FILES if path != PACKAGE / "__init__.py"]  # which st
 @pytest.mark.parametrize("path", INSIDE, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_imports_point_one_way(path: Path) -> None:
     place = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
-    if place == "paper":
-        return
     assert place in LEVEL, f"{place} has no place in the order of the house"
     for other in imports(path):
         if other == place and path.parent != PACKAGE:
             continue  # within a room
-        assert other == "paper" or LEVEL[other] <= LEVEL[place], f"{place} imports {other}"
+        assert LEVEL[other] <= LEVEL[place], f"{place} imports {other}"
 
 
-@pytest.mark.parametrize("room", sorted(rooms.ROOMS))
+@pytest.mark.parametrize("room", sorted(registry.PLUGINS))
 def test_rooms_do_not_import_each_other(room: str) -> None:
     for path in (PACKAGE / room).glob("*.py"):
-        others = imports(path) & (set(rooms.ROOMS) - {room})
+        others = imports(path) & (set(registry.PLUGINS) - {room})
         assert not others, f"{path.name} imports {others}"
 
 
@@ -80,9 +70,9 @@ def test_nothing_is_unpickled_or_evaluated() -> None:
 
 def test_only_the_client_has_a_training_loop() -> None:
     for path in FILES:
-        if path.name == "newclass.py":  # fits one row by itself, no model
+        if path.name == "new_class.py":  # fits one row by itself, no model
             continue
-        if path.name != "client.py" and path.parent.name != "bench":  # whose baseline is the ordinary way of doing it
+        if path.name != "local_training.py" and path.parent.name != "bench":
             text = path.read_text(encoding="utf-8")
             assert "optim." not in text or path.name == "optimizers.py", path  # what a step is; no loop
             assert "optimizers import" not in text, path
@@ -91,4 +81,4 @@ def test_only_the_client_has_a_training_loop() -> None:
 
 def test_algorithms_are_small() -> None:
     for path in (PACKAGE / "algorithms").glob("*.py"):
-        assert len(path.read_text(encoding="utf-8").splitlines()) < 80, path
+        assert len(path.read_text(encoding="utf-8").splitlines()) <= 80, path

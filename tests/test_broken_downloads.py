@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import published
-from fedalign import rooms
-from fedalign.cache import FOLDER
+from fedalign import registry
+from fedalign.data.cache import FOLDER
 from fedalign.errors import UserError
 
 OPTIONS: dict[str, dict[str, Any]] = {"extrasensory": {"min_recordings": 1}, "mimic3": {"min_positives": 1}}
@@ -54,7 +54,7 @@ def replaced(path: Path, content: bytes) -> Iterator[None]:
 
 
 def load(folder: Path, name: str) -> Any:
-    return rooms.build("datasets", name, OPTIONS.get(name, {})).load(folder)
+    return registry.build("datasets", name, OPTIONS.get(name, {})).load(folder)
 
 
 def clear(folder: Path) -> None:
@@ -92,7 +92,7 @@ ALL = [*TABLES, "mimic3", "ohsumed"]
 
 @pytest.mark.parametrize("name", ALL)
 def test_a_missing_folder_is_explained(tmp_path: Path, name: str) -> None:
-    dataset = rooms.build("datasets", name, {})
+    dataset = registry.build("datasets", name, {})
     assert not dataset.present(tmp_path)
     for call in (dataset.load, dataset.fetch):
         with pytest.raises(UserError, match=f"not in .*{name}.*fedalign datasets fetch {name}"):
@@ -184,7 +184,7 @@ def test_users_without_any_label_are_refused(tmp_path: Path) -> None:
         load(tmp_path, "extrasensory")
     with pytest.raises(UserError, match=r"no label in .* has more than 99 recordings; add users or lower"):
         published.write_extrasensory(tmp_path, users=1, recordings=5)
-        rooms.build("datasets", "extrasensory", {"min_recordings": 99}).load(tmp_path)
+        registry.build("datasets", "extrasensory", {"min_recordings": 99}).load(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -18,10 +18,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedalign import rooms, survey
-from fedalign.datasets.files import Files
-from fedalign.detection import detect
+from fedalign import registry
 from fedalign.errors import UserError
+from fedalign.ingest import validate
+from fedalign.ingest.detect import detect
+from fedalign.ingest.party_files import Files
 from fedalign.types import Federation
 
 EXAMPLES = int(os.environ.get("FEDALIGN_EXAMPLES", "60"))  # of each test; more for a longer search
@@ -80,7 +81,7 @@ def read(tmp_path: Path, name: str, content: bytes, style: dict[str, Any]) -> Fe
     """What comes of a file: a federation, or the sentence that says why not."""
     path = tmp_path / name
     path.write_bytes(content)
-    dataset = rooms.build("datasets", "files", {"parties": {"party": str(path)}, **style})
+    dataset = registry.build("datasets", "files", {"parties": {"party": str(path)}, **style})
     assert isinstance(dataset, Files)
     began = time.process_time()
     try:
@@ -132,7 +133,7 @@ def test_changed_parquet_files_give_rows_or_a_sentence(tmp_path: Path) -> None:
 import sys
 from pathlib import Path
 from fedalign.errors import UserError
-from fedalign.formats import open_table
+from fedalign.ingest.formats import open_table
 for name in sys.argv[1:]:
     try:
         table = open_table(Path(name))
@@ -208,9 +209,9 @@ def test_check_says_no_exactly_where_training_would(
     path = tmp_path / "file.csv"
     lines = ["x,note,act,l:a", *(",".join(row) for row in rows)]
     path.write_bytes("\n".join(lines).encode("utf-8", "surrogatepass"))
-    dataset = rooms.build("datasets", "files", {"parties": {"party": str(path)}, **style})
+    dataset = registry.build("datasets", "files", {"parties": {"party": str(path)}, **style})
     try:
-        found = survey.look(dataset)
+        found = validate.look(dataset)
     except UserError:
         found = None
     try:
@@ -237,7 +238,7 @@ def test_detection_gives_options_or_a_sentence(tmp_path: Path, ending: str, data
     path = folder / f"file.{ending}"
     path.write_bytes(bytes(content))
     try:
-        rooms.build("datasets", "files", detect(folder, {}).options)
+        registry.build("datasets", "files", detect(folder, {}).options)
     except UserError as error:
         assert str(error).isprintable()
     finally:
@@ -289,6 +290,6 @@ def test_parties_that_contradict_each_other_are_named(
     for name, text in files.items():
         (tmp_path / name).write_text(text)
     with pytest.raises(UserError) as caught:
-        rooms.build("datasets", "files", {"path": str(tmp_path), **style}).load(tmp_path)
+        registry.build("datasets", "files", {"path": str(tmp_path), **style}).load(tmp_path)
     assert message in str(caught.value)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(files)

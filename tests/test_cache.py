@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedalign import cache
-from fedalign.cache import Prepared, prepared
+from fedalign.data import cache
+from fedalign.data.cache import Prepared, prepared
 from fedalign.errors import UserError
 
 

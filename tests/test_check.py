@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from fedalign import config, console, rooms
-from fedalign.detection import detect
+from fedalign import config, registry
 from fedalign.errors import UserError
+from fedalign.ingest.detect import detect
+from fedalign.runs import display
 from test_cli import fedalign
 from written import script, write
 
@@ -127,7 +128,7 @@ def test_many_problems_of_one_kind_are_counted(tmp_path: Path, capsys: pytest.Ca
 def test_fifty_classes_and_many_parties_fit_in_eighty_columns(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(console.output, "width", 80)
+    monkeypatch.setattr(display.output, "width", 80)
     place = tmp_path / "many"
     place.mkdir()
     kinds = ("swelling", "fracture", "pain", "rash", "burn")
@@ -372,7 +373,7 @@ def test_columns_are_recognised(tmp_path: Path, files: dict[str, Any], expected:
     found = detect(tmp_path, hints).options
     found.pop("path")
     assert found == expected
-    rooms.build("datasets", "files", {"path": str(tmp_path), **found})
+    registry.build("datasets", "files", {"path": str(tmp_path), **found})
 
 
 def test_a_party_column_a_test_file_and_aliases_are_recognised(tmp_path: Path) -> None:

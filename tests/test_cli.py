@@ -14,10 +14,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedalign import cli, console
+from fedalign.cli import main
 from fedalign.config import load
-from fedalign.experiment import federation
 from fedalign.labels import vectors
+from fedalign.runs import display
+from fedalign.runs.experiment import federation
 from federations import script
 
 QUICK = ["--set", "dataset.rows=200", "--set", "engine.workers=1", "--set", "encoder.dim=16"]
@@ -28,9 +29,9 @@ def fedalign(*arguments: str | Path) -> int:
     before = sys.argv
     sys.argv = ["fedalign", *map(str, arguments)]
     try:
-        cli.main()
-    except SystemExit as leaving:
-        return int(leaving.code or 0)
+        main.main()
+    except SystemExit as preview:
+        return int(preview.code or 0)
     finally:
         sys.argv = before
     return 0
@@ -78,7 +79,7 @@ def test_a_new_algorithm_is_one_file_of_its_own(tmp_path: Path) -> None:
 """FedAvg with smaller steps: the loss is halved."""
 from dataclasses import dataclass
 from torch import Tensor
-from fedalign.algorithm import Algorithm
+from fedalign.learning.algorithm import Algorithm
 from fedalign.types import Examples, Visit
 
 @dataclass(frozen=True)
@@ -123,7 +124,7 @@ def test_a_run_goes_on_from_any_folder_and_says_how_though_its_path_has_spaces(
 
 
 def test_a_suggested_command_can_be_pasted(capsys: pytest.CaptureFixture[str]) -> None:
-    console.suggest("fedalign report", Path("my runs/r 1"), Path("[b]it's"), "--open")
+    display.suggest("fedalign report", Path("my runs/r 1"), Path("[b]it's"), "--open")
     line = capsys.readouterr().out.removeprefix("next:  ").strip()
     assert shlex.split(line) == ["fedalign", "report", "my runs/r 1", "[b]it's", "--open"]
 
@@ -221,8 +222,8 @@ def test_help_tells_what_an_argument_is(capsys: pytest.CaptureFixture[str]) -> N
 def test_help_and_version_answer_without_torch() -> None:
     program = (
         "import sys; sys.argv = ['fedalign', {!r}]\n"
-        "from fedalign import cli\n"
-        "try: cli.main()\n"
+        "from fedalign.cli import main\n"
+        "try: main.main()\n"
         "except SystemExit: pass\n"
         "heavy = [m for m in ('torch', 'numpy', 'polars', 'sklearn') if m in sys.modules]\n"
         "assert not heavy, heavy\n"

@@ -6,15 +6,15 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from fedalign.algorithm import Algorithm
-from fedalign.client import OPTIMIZER, Workbench, batches, visit
-from fedalign.noise import Noise
+from fedalign.learning.algorithm import Algorithm
+from fedalign.learning.local_training import OPTIMIZER, ModelPair, batches, train_client
+from fedalign.randomness import KeyedRandom
 from fedalign.types import Visit
 from federations import named, plan, play, same
 
 
 def test_batches_hold_every_row_once_and_the_last_may_be_small() -> None:
-    parts = list(batches(10, 4, Noise(1)))
+    parts = list(batches(10, 4, KeyedRandom(1)))
     assert [len(part) for part in parts] == [4, 4, 2]
     assert sorted(torch.cat(parts).tolist()) == list(range(10))
 
@@ -23,7 +23,7 @@ def test_batches_hold_every_row_once_and_the_last_may_be_small() -> None:
 class RunsEveryRow(Algorithm):
     """FedAvg that does not leave out rows without a loss."""
 
-    def carries_loss(self, visit: Visit) -> torch.Tensor:
+    def rows_with_loss(self, visit: Visit) -> torch.Tensor:
         return torch.ones(len(visit.data), dtype=torch.bool)
 
 
@@ -49,9 +49,9 @@ def test_the_optimiser_is_kept_between_rounds_or_not_as_asked() -> None:
 
 def test_memory_holds_adams_moments_by_name() -> None:
     prepared = plan("fedalign")
-    _, memory = visit(
+    _, memory = train_client(
         prepared.algorithm,
-        Workbench(prepared.model),
+        ModelPair(prepared.model),
         prepared.start(),
         prepared.federation.parties[0].train,
         {},
@@ -68,9 +68,9 @@ def test_memory_holds_adams_moments_by_name() -> None:
 def test_a_batch_without_a_loss_is_still_a_step_of_the_optimiser() -> None:
     """The published code steps on every batch; Adam's momentum then moves the weights on a zero gradient."""
     prepared = plan("fedavg", training__batch_size=1000)
-    first, memory = visit(
+    first, memory = train_client(
         prepared.algorithm,
-        Workbench(prepared.model),
+        ModelPair(prepared.model),
         prepared.start(),
         prepared.federation.parties[0].train,
         {},
@@ -80,8 +80,8 @@ def test_a_batch_without_a_loss_is_still_a_step_of_the_optimiser() -> None:
     blank = prepared.federation.parties[0].train
     blank = dataclasses.replace(blank, known=torch.zeros_like(blank.known), y=torch.zeros_like(blank.y))
     server = dataclasses.replace(prepared.start(), weights=first.weights)
-    second, after = visit(
-        prepared.algorithm, Workbench(prepared.model), server, blank, memory, prepared.config.training, (1, 2, 0)
+    second, after = train_client(
+        prepared.algorithm, ModelPair(prepared.model), server, blank, memory, prepared.config.training, (1, 2, 0)
     )
     assert not same(first.weights, second.weights)
     assert second.num_examples == 0
@@ -99,15 +99,15 @@ def test_plain_sgd_takes_the_step_one_expects() -> None:
         training__label_lr=0.2,
     )
     data = prepared.federation.parties[0].train
-    model = prepared.model.twin()
-    from fedalign import losses
+    model = prepared.model.clone()
+    from fedalign.learning import losses
 
     loss = losses.single_label(model(data.x), data)
     gradient = dict(
         zip(dict(model.named_parameters()), torch.autograd.grad(loss, list(model.parameters())), strict=True)
     )
-    update, _ = visit(
-        prepared.algorithm, Workbench(prepared.model), prepared.start(), data, {}, prepared.config.training, (1, 1, 0)
+    update, _ = train_client(
+        prepared.algorithm, ModelPair(prepared.model), prepared.start(), data, {}, prepared.config.training, (1, 1, 0)
     )
     for name, rate in (("label_encoder.bias", 0.2), ("data_encoder.norm", 0.1)):
         expected = prepared.start().weights[name] - rate * gradient[name]

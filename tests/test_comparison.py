@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedalign import comparison, config, experiment, rooms
+from fedalign import config, registry
 from fedalign.config import Config, to_toml
 from fedalign.errors import UserError
-from fedalign.paper.methods import GROUPS, METHODS
+from fedalign.runs import experiment, grid
+from fedalign.runs.methods import GROUPS, METHODS
 from federations import script, tiny
 from test_cli import fedalign
 
@@ -22,7 +23,7 @@ def preset(tmp_path: Path) -> str:
 
 def test_every_row_of_the_tables_is_a_valid_configuration() -> None:
     assert len(GROUPS["table2"]) == 9
-    cells = comparison.grid("r8-8", list(METHODS), 1, Path("x"))
+    cells = grid.grid("r8-8", list(METHODS), 1, Path("x"))
     by_name = {cell.method: cell.config for cell in cells}
     assert by_name["fedprox-0.001"].algorithm.options["mu"] == 0.001
     assert by_name["fedalign-no-semantics"].algorithm.options["near"] == 99.0  # an ablation keeps the preset's options
@@ -35,7 +36,7 @@ def test_every_row_of_the_tables_is_a_valid_configuration() -> None:
 def test_an_override_reaches_every_method_that_has_the_option_but_not_what_makes_a_row() -> None:
     names = ["fedavg", "fedprox-0.001", "fedalign", "fedalign-no-semantics", "centralised"]
     overrides = ["algorithm.weighting=examples", "algorithm.near=98", "training.epochs=3"]
-    found = {cell.method: cell.config for cell in comparison.grid("r8-8", names, 1, Path("x"), overrides)}
+    found = {cell.method: cell.config for cell in grid.grid("r8-8", names, 1, Path("x"), overrides)}
     assert {one.algorithm.options["weighting"] for one in found.values()} == {"examples"}
     assert [found[name].algorithm.options["near"] for name in names[2:4]] == [98, 98]
     assert found["fedavg"].training.epochs == 3
@@ -45,12 +46,12 @@ def test_an_override_reaches_every_method_that_has_the_option_but_not_what_makes
         ("algorithm.name=moon", "name methods with --algorithms"),
     ):
         with pytest.raises(UserError, match=words):
-            comparison.grid("r8-8", ["fedavg", "fedprox-0.001"], 1, Path("x"), [override])
+            grid.grid("r8-8", ["fedavg", "fedprox-0.001"], 1, Path("x"), [override])
 
 
 def test_a_row_is_what_its_title_says_whatever_the_file_names(tmp_path: Path) -> None:
     other = script(tmp_path, "other.toml", to_toml(tiny("fedprox", algorithm__mu=0.3, algorithm__weighting="examples")))
-    cells = comparison.grid(str(other), ["fedalign", "fedalign-plus", "fedprox-0.001"], 1, Path("x"))
+    cells = grid.grid(str(other), ["fedalign", "fedalign-plus", "fedprox-0.001"], 1, Path("x"))
     assert [cell.config.algorithm.name for cell in cells] == ["fedalign", "fedalign", "fedprox"]
     assert cells[2].config.algorithm.options["mu"] == 0.001
     assert {cell.config.algorithm.options["weighting"] for cell in cells} == {"examples"}
@@ -64,10 +65,10 @@ def test_what_makes_a_row_is_not_taken_from_the_file(tmp_path: Path) -> None:
     names = ["fedalign", "fedalign-plus", "fedavg", "fedavg-complement"]
 
     def built(config: Config) -> Any:
-        return rooms.build("algorithms", config.algorithm.name, config.algorithm.options)
+        return registry.build("algorithms", config.algorithm.name, config.algorithm.options)
 
     def of(key: str, *overrides: str) -> list[Any]:
-        cells = comparison.grid(file, names, 1, Path("x"), overrides)
+        cells = grid.grid(file, names, 1, Path("x"), overrides)
         return [getattr(built(cell.config), key, None) for cell in cells]
 
     assert of("complement") == [False, True, False, True]
@@ -105,7 +106,7 @@ epochs = 1
 
 def test_the_upper_line_of_own_files_learns_from_all_of_them(tmp_path: Path) -> None:
     preset = own_files(tmp_path)
-    (cell,) = comparison.grid(preset, ["centralised"], 1, tmp_path / "all")
+    (cell,) = grid.grid(preset, ["centralised"], 1, tmp_path / "all")
     plan = experiment.plan(cell.config)
     apart = experiment.plan(config.load(preset))
     assert [party.name for party in plan.federation.parties] == ["everyone"]
@@ -113,7 +114,7 @@ def test_the_upper_line_of_own_files_learns_from_all_of_them(tmp_path: Path) -> 
     assert len(everyone.train) == sum(len(party.train) for party in apart.federation.parties)
     assert int(everyone.train.known.sum()) == sum(int(party.train.known.sum()) for party in apart.federation.parties)
     assert everyone.train.classes.all()
-    list(comparison.play([cell], lambda cell: experiment.Watch()))
+    list(grid.play([cell], lambda cell: experiment.RunCallbacks()))
     assert '"clients": [0]' in (cell.folder / "metrics.jsonl").read_text()
     with pytest.raises(UserError, match=r"bring their own parties; remove partition\.kind"):
         experiment.plan(config.load(preset, ["partition.kind=category"]))
@@ -143,7 +144,7 @@ def test_methods_for_one_class_a_row_are_left_out_where_rows_have_several(
 
 
 def test_baselines_are_tried_at_both_rates_where_the_published_code_differs() -> None:
-    cells = comparison.grid("r8-8", ["fedavg", "fedalign"], 1, Path("x"), ["training.label_lr=0.005"])
+    cells = grid.grid("r8-8", ["fedavg", "fedalign"], 1, Path("x"), ["training.label_lr=0.005"])
     assert [(c.method, c.rate) for c in cells] == [("fedavg", 0.001), ("fedavg", 0.005), ("fedalign", None)]
     assert cells[1].config.training.lr == 0.005
     assert cells[2].config.training.label_lr == 0.005
@@ -170,28 +171,28 @@ def test_an_interrupted_comparison_goes_on_where_it_stopped(
 ) -> None:
     """Killed in the second run's second round: the first run is not repeated, the second is resumed."""
     out = tmp_path / "all"
-    cells = comparison.grid(preset, ["fedavg", "fedalign", "fedprox-0.001"], 1, out)
-    whole = comparison.grid(preset, ["fedavg", "fedalign", "fedprox-0.001"], 1, tmp_path / "whole")
-    list(comparison.play(whole, lambda cell: experiment.Watch()))
+    cells = grid.grid(preset, ["fedavg", "fedalign", "fedprox-0.001"], 1, out)
+    whole = grid.grid(preset, ["fedavg", "fedalign", "fedprox-0.001"], 1, tmp_path / "whole")
+    list(grid.play(whole, lambda cell: experiment.RunCallbacks()))
 
     class Killed(BaseException):
         pass
 
-    def watch(cell: comparison.Cell) -> experiment.Watch:
+    def callbacks(cell: grid.Cell) -> experiment.RunCallbacks:
         def stop(now: experiment.Round, seconds: float) -> None:
             if cell.method == "fedalign" and now.number == 1:
                 raise Killed
 
-        return experiment.Watch(on_round=stop)
+        return experiment.RunCallbacks(on_round=stop)
 
     with pytest.raises(Killed):
-        list(comparison.play(cells, watch))
+        list(grid.play(cells, callbacks))
     begun: list[tuple[str, int]] = []
 
-    def noting(cell: comparison.Cell) -> experiment.Watch:
-        return experiment.Watch(on_start=lambda plan, done: begun.append((cell.method, done)))
+    def noting(cell: grid.Cell) -> experiment.RunCallbacks:
+        return experiment.RunCallbacks(on_start=lambda plan, done: begun.append((cell.method, done)))
 
-    list(comparison.play(cells, noting))
+    list(grid.play(cells, noting))
     assert begun == [("fedalign", 1), ("fedprox-0.001", 0)]
     for ours, theirs in zip(cells, whole, strict=True):
         for name in ("metrics.jsonl", "model.safetensors"):
@@ -201,13 +202,13 @@ def test_an_interrupted_comparison_goes_on_where_it_stopped(
 def test_the_better_rate_is_chosen_on_validation_not_on_test(tmp_path: Path) -> None:
     import json
 
-    cells = comparison.grid("r8-8", ["fedavg"], 1, tmp_path, ["training.label_lr=0.005"])
+    cells = grid.grid("r8-8", ["fedavg"], 1, tmp_path, ["training.label_lr=0.005"])
     for cell, test, held in zip(cells, (0.9, 0.5), (0.2, 0.6), strict=True):
         cell.folder.mkdir(parents=True)
         scores = {"f1": test, "accuracy": test}
         result = {"last": scores, "mean_of_last": scores, "validation": {"f1": held}}
         (cell.folder / "result.json").write_text(json.dumps(result))
-    (row,) = comparison.table(cells)
+    (row,) = grid.table(cells)
     assert row.rate == 0.005
     assert row.mean("f1") == pytest.approx(50)
 
@@ -216,7 +217,7 @@ def test_an_own_algorithm_file_can_be_compared(preset: str, tmp_path: Path) -> N
     mine = script(
         tmp_path,
         "mine.py",
-        "from dataclasses import dataclass\nfrom fedalign.algorithm import Algorithm\n"
+        "from dataclasses import dataclass\nfrom fedalign.learning.algorithm import Algorithm\n"
         "@dataclass(frozen=True)\nclass Mine(Algorithm):\n    pass\nalgorithm = Mine\n",
     )
     out = tmp_path / "all"
@@ -242,23 +243,23 @@ def test_mistakes_are_named(arguments: list[str], message: str, capsys: pytest.C
 
 def test_a_comparison_goes_on_for_more_rounds(preset: str, tmp_path: Path) -> None:
     for rounds in (1, 2):
-        cells = comparison.grid(preset, ["fedavg"], 1, tmp_path / "all", rounds=rounds)
-        list(comparison.play(cells, lambda cell: experiment.Watch()))
+        cells = grid.grid(preset, ["fedavg"], 1, tmp_path / "all", rounds=rounds)
+        list(grid.play(cells, lambda cell: experiment.RunCallbacks()))
         assert len((cells[0].folder / "metrics.jsonl").read_text().splitlines()) == rounds
 
 
 def test_another_configuration_in_the_same_folder_is_refused(preset: str, tmp_path: Path) -> None:
     out = tmp_path / "all"
-    first = comparison.grid(preset, ["fedavg"], 1, out)
-    list(comparison.play(first, lambda cell: experiment.Watch()))
-    other = comparison.grid(preset, ["fedavg"], 1, out, ["training.epochs=3"])
+    first = grid.grid(preset, ["fedavg"], 1, out)
+    list(grid.play(first, lambda cell: experiment.RunCallbacks()))
+    other = grid.grid(preset, ["fedavg"], 1, out, ["training.epochs=3"])
     with pytest.raises(UserError, match="another configuration"):
-        list(comparison.play(other, lambda cell: experiment.Watch()))
+        list(grid.play(other, lambda cell: experiment.RunCallbacks()))
     assert config.presets()
 
 
-def nothing(cell: comparison.Cell) -> experiment.Watch:
-    return experiment.Watch()
+def nothing(cell: grid.Cell) -> experiment.RunCallbacks:
+    return experiment.RunCallbacks()
 
 
 def relabelled(tmp_path: Path) -> None:
@@ -272,13 +273,13 @@ def relabelled(tmp_path: Path) -> None:
 def test_a_finished_run_on_other_data_is_refused_before_anything_is_trained(tmp_path: Path) -> None:
     preset, out = own_files(tmp_path), tmp_path / "all"
     names = ["centralised", "fedavg"]
-    list(comparison.play(comparison.grid(preset, names, 1, out, rounds=1), nothing))
-    list(comparison.play(comparison.grid(preset, names, 1, out, rounds=1), nothing))  # the same data: nothing to say
+    list(grid.play(grid.grid(preset, names, 1, out, rounds=1), nothing))
+    list(grid.play(grid.grid(preset, names, 1, out, rounds=1), nothing))  # the same data: nothing to say
     relabelled(tmp_path)
     for finished, rounds in (("fedavg", 1), ("centralised", 1), ("fedavg", 2)):
-        cells = comparison.grid(preset, ["fedalign", finished], 1, out, rounds=rounds)
+        cells = grid.grid(preset, ["fedalign", finished], 1, out, rounds=rounds)
         with pytest.raises(UserError, match=rf"{finished}/seed-\d+ have changed since .*give another --out, or remove"):
-            list(comparison.play(cells, nothing))
+            list(grid.play(cells, nothing))
         assert not cells[0].folder.exists()
         assert (cells[1].folder / "result.json").is_file()  # nor is a run undone that was to get more rounds
 
@@ -286,25 +287,25 @@ def test_a_finished_run_on_other_data_is_refused_before_anything_is_trained(tmp_
 def test_data_are_read_once_for_all_finished_runs_of_a_division(
     preset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cells = comparison.grid(preset, ["fedavg", "fedprox-0.001", "fedalign"], 1, tmp_path / "all", rounds=1)
-    list(comparison.play(cells, nothing))
+    cells = grid.grid(preset, ["fedavg", "fedprox-0.001", "fedalign"], 1, tmp_path / "all", rounds=1)
+    list(grid.play(cells, nothing))
     real, read = experiment.federation, []
     monkeypatch.setattr(experiment, "federation", lambda config: read.append(config) or real(config))
-    list(comparison.play(cells, nothing))
+    list(grid.play(cells, nothing))
     assert len(read) == 1
     for cell in cells:  # as if somebody had made room; what cannot be known is believed
         (cell.folder / "checkpoint" / "state.json").unlink()
-    assert list(comparison.play(cells, nothing)) == cells
+    assert list(grid.play(cells, nothing)) == cells
     assert len(read) == 1
 
 
 def test_a_finished_comparison_is_shown_on_a_machine_without_the_data(
     preset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cells = comparison.grid(preset, ["fedavg"], 1, tmp_path / "all", rounds=1)
-    list(comparison.play(cells, nothing))
-    monkeypatch.setattr(rooms.find("datasets", "synthetic"), "present", lambda self, folder: False)
-    assert list(comparison.play(cells, nothing)) == cells
+    cells = grid.grid(preset, ["fedavg"], 1, tmp_path / "all", rounds=1)
+    list(grid.play(cells, nothing))
+    monkeypatch.setattr(registry.find("datasets", "synthetic"), "present", lambda self, folder: False)
+    assert list(grid.play(cells, nothing)) == cells
 
 
 def test_show_shows_what_is_finished_as_asked_names_the_rest_and_writes_nothing(
@@ -337,10 +338,10 @@ def test_show_shows_what_is_finished_as_asked_names_the_rest_and_writes_nothing(
 
 
 def test_a_longer_run_without_its_checkpoint_is_not_taken_for_a_shorter(preset: str, tmp_path: Path) -> None:
-    long, short = (comparison.grid(preset, ["fedavg"], 1, tmp_path / "all", rounds=rounds) for rounds in (2, 1))
-    list(comparison.play(long, nothing))
+    long, short = (grid.grid(preset, ["fedavg"], 1, tmp_path / "all", rounds=rounds) for rounds in (2, 1))
+    list(grid.play(long, nothing))
     for path in (long[0].folder / "checkpoint").iterdir():
         path.unlink()
-    assert comparison.finished(short) == ([], short)
+    assert grid.finished(short) == ([], short)
     with pytest.raises(UserError, match="has 2 rounds already; ask for as many or more"):
-        list(comparison.play(short, nothing))
+        list(grid.play(short, nothing))

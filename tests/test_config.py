@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from fedalign import comparison, config
+from fedalign import config
 from fedalign.errors import UserError
-from fedalign.runfolder import RunFolder
+from fedalign.runs import grid
+from fedalign.runs.folder import RunFolder
 from federations import script
 
 
@@ -185,7 +186,7 @@ def test_the_same_file_spelt_otherwise_is_no_other_choice(here: Path) -> None:
     found = config.load(path, ["algorithm.name=../here/algorithm.py"])
     assert found.algorithm.options["mu"] == 0.25
     assert config.overlaid(found, {"algorithm": {"name": "../here/algorithm.py"}}) == found
-    (cell,) = comparison.grid(path, ["../here/algorithm.py"], 1, Path("all"))
+    (cell,) = grid.grid(path, ["../here/algorithm.py"], 1, Path("all"))
     assert cell.config.algorithm.name == str(here / "algorithm.py")
     assert cell.config.algorithm.options["mu"] == 0.25
     assert cell.folder == Path("all/algorithm/seed-4321")

@@ -7,12 +7,12 @@ import dataclasses
 import pytest
 import torch
 
-from fedalign import rooms
-from fedalign.client import OPTIMIZER, Workbench, visit
+from fedalign import registry
+from fedalign.learning.local_training import OPTIMIZER, ModelPair, train_client
 from fedalign.types import Arrays
 from federations import plan, play, same
 
-ALGORITHMS = rooms.names("algorithms")
+ALGORITHMS = registry.names("algorithms")
 BOTH = pytest.mark.parametrize("task", ["single", "multi"])
 EVERY = pytest.mark.parametrize("name", ALGORITHMS)
 
@@ -70,8 +70,8 @@ def test_one_example_and_no_example_are_enough(name: str, task: str) -> None:
     server = prepared.start()
     for rows in (1, 0):
         data = prepared.federation.parties[0].train.take(torch.arange(rows))
-        update, memory = visit(
-            prepared.algorithm, Workbench(prepared.model), server, data, {}, prepared.config.training, (1, 1, 0)
+        update, memory = train_client(
+            prepared.algorithm, ModelPair(prepared.model), server, data, {}, prepared.config.training, (1, 1, 0)
         )
         assert all(bool(torch.isfinite(value).all()) for value in update.weights.values())
         assert all(bool(torch.isfinite(value).all()) for value in memory.values())
@@ -82,9 +82,9 @@ def test_one_example_and_no_example_are_enough(name: str, task: str) -> None:
 @BOTH
 def test_only_tensors_are_sent_and_remembered(name: str, task: str) -> None:
     prepared = plan(name, task)
-    update, memory = visit(
+    update, memory = train_client(
         prepared.algorithm,
-        Workbench(prepared.model),
+        ModelPair(prepared.model),
         prepared.start(),
         prepared.federation.parties[0].train,
         {},
@@ -96,7 +96,7 @@ def test_only_tensors_are_sent_and_remembered(name: str, task: str) -> None:
     assert any(key.startswith(OPTIMIZER) for key in memory)
     assert not any(value.requires_grad for group in arrays for value in group.values())
     with pytest.raises(dataclasses.FrozenInstanceError):
-        prepared.algorithm.owner_rows = True  # type: ignore[misc]
+        prepared.algorithm.average_over_owners = True  # type: ignore[misc]
 
 
 @EVERY

@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 
 from benchmarks import plain_counts
 from fedalign.errors import UserError
-from fedalign.labels import cooccurrence, corpus, documents, reading, tally
+from fedalign.labels.corpus import cooccurrence, documents, reading, sources, tally
+from fedalign.labels.corpus.documents import UnreadableError
+from fedalign.labels.corpus.reading import EMPTY_LINE, LINE_END, Item, Reading
+from fedalign.labels.corpus.scan import Segment
 from fedalign.labels.counts import Counts
-from fedalign.labels.documents import UnreadableError
-from fedalign.labels.reading import EMPTY_LINE, LINE_END, Item, Reading
-from fedalign.labels.scan import Segment
 
 NAMES = ["lying down", "walk", "café", "phone in pocket"]
 ARTICLES = [
@@ -32,14 +32,14 @@ ARTICLES = [
     "«Walk», said he.\n\nThey walk & talk < 5 minutes. Down, lying down\tagain.",
 ]
 SEGMENTS: tuple[Segment, ...] = ("line", "sentence", "paragraph", "document")
-Found = tuple[int, list[int], list[tuple[int, int, int]]]
+StoredRun = tuple[int, list[int], list[tuple[int, int, int]]]
 
 
-def numbers(counts: Counts) -> Found:
+def numbers(counts: Counts) -> StoredRun:
     return counts.segments, counts.counts, counts.pairs
 
 
-def plainly(segment: Segment, texts: Iterable[str], wrapped: bool | None = None) -> Found:
+def plainly(segment: Segment, texts: Iterable[str], wrapped: bool | None = None) -> StoredRun:
     return plain_counts.count(cooccurrence.rule(NAMES, segment), [text.encode() for text in texts], wrapped)
 
 
@@ -197,7 +197,7 @@ def test_counts_do_not_depend_on_how_a_corpus_is_divided(
     path = tmp_path / name
     path.write_bytes(data)
     with monkeypatch.context() as patch:
-        patch.setattr(corpus, "PIECE", piece)
+        patch.setattr(sources, "PIECE", piece)
         for module in (reading, tally):
             patch.setattr(module, "BLOCK", max(4, piece // 3))
         expected = plainly(segment, texts, None if name != "a.jsonl" else False)
@@ -224,7 +224,7 @@ def test_a_segment_without_end_is_cut_at_a_space_and_still_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ten thousand words without a line's end, cut at 4,000 bytes: every word is still whole."""
-    monkeypatch.setattr(corpus, "LONGEST", 4000)
+    monkeypatch.setattr(sources, "LONGEST", 4000)
     monkeypatch.setattr(reading, "LONGEST", 4000)
     monkeypatch.setattr(reading, "BLOCK", 1000)
     (tmp_path / "long.txt").write_text("walk " * 10_000)
@@ -325,7 +325,7 @@ def test_strict_stops_at_the_first_that_cannot_be_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["a.txt", "a.txt.gz", "a.jsonl", "a.tar"])
 def test_a_large_file_counts_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Twenty pieces of which the last is broken: the nineteen that were counted are forgotten."""
-    monkeypatch.setattr(corpus, "PIECE", 1000)
+    monkeypatch.setattr(sources, "PIECE", 1000)
     monkeypatch.setattr(reading, "BLOCK", 500)
     plain = b"".join(b"walk number %d\n" % i for i in range(1300)) + b"caf\xe9\n"
     data = {
@@ -376,7 +376,7 @@ def test_a_file_that_may_not_be_opened_is_skipped(tmp_path: Path, monkeypatch: p
     ],
 )
 def test_what_a_files_name_says(name: str, expected: tuple[str | None, str, bool]) -> None:
-    assert corpus.kind_of(name) == expected
+    assert sources.kind_of(name) == expected
 
 
 def test_a_corpus_is_found_once_and_in_a_fixed_order(tmp_path: Path) -> None:
@@ -384,15 +384,15 @@ def test_a_corpus_is_found_once_and_in_a_fixed_order(tmp_path: Path) -> None:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("walk")
     (tmp_path / "empty").mkdir()
-    assert [file.path.name for file in corpus.find([tmp_path])] == ["a.txt", "b.txt", "c.pdf"]
-    assert corpus.find([tmp_path / "sub" / "c.pdf"])[0].kind == "text"  # what is named outright is read
+    assert [file.path.name for file in sources.find([tmp_path])] == ["a.txt", "b.txt", "c.pdf"]
+    assert sources.find([tmp_path / "sub" / "c.pdf"])[0].kind == "text"  # what is named outright is read
     for paths, message in (
         ([tmp_path / "none"], "there is no file or folder"),
         ([tmp_path, tmp_path / "a.txt"], r"a\.txt is in the corpus twice"),
         ([tmp_path / "empty"], "holds no file"),
     ):
         with pytest.raises(UserError, match=message):
-            corpus.find(paths)
+            sources.find(paths)
 
 
 def test_a_value_that_grows_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 
 from benchmarks import plain_counts
 from fedalign.errors import UserError
-from fedalign.labels import cooccurrence, corpus, counts
+from fedalign.labels import counts
+from fedalign.labels.corpus import cooccurrence, sources
+from fedalign.labels.corpus.scan import Segment
 from fedalign.labels.counts import Corpus, Counts, Rule, Way
-from fedalign.labels.scan import Segment
 
 
 def numbers(found: Counts) -> tuple[int, list[int], list[tuple[int, int, int]]]:
@@ -65,7 +66,7 @@ def test_a_corpus_of_files_counts_as_the_plain_way_does(
     rule = cooccurrence.rule(NAMES, segment, window=window, stem=stem)
     expected = plain_counts.count(rule, [text.encode() for text in texts])
     with monkeypatch.context() as patch:
-        patch.setattr(corpus, "PIECE", piece)
+        patch.setattr(sources, "PIECE", piece)
         if any(expected[1]):
             assert numbers(cooccurrence.count(rule, [tmp_path], workers=1).counts) == expected
 
@@ -91,7 +92,7 @@ def test_a_novel_counts_as_the_plain_way_does_on_one_process_and_on_many(
     assert expected[0] > 5000
     assert sum(map(bool, expected[1])) > 20
     alone = cooccurrence.count(rule, [one_novel], workers=1).counts
-    monkeypatch.setattr(corpus, "PIECE", 100_000)
+    monkeypatch.setattr(sources, "PIECE", 100_000)
     monkeypatch.setattr(cooccurrence, "SMALL", 0)
     many = cooccurrence.count(rule, [one_novel], workers=3).counts
     assert numbers(alone) == expected
@@ -279,22 +280,22 @@ def test_windows_grow_with_a_name() -> None:
 
 def test_the_progress_ends_at_all_bytes(shards: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     size = sum(path.stat().st_size for path in shards)
-    monkeypatch.setattr(corpus, "PIECE", 1000)
+    monkeypatch.setattr(sources, "PIECE", 1000)
     for workers in (1, 2):
         monkeypatch.setattr(cooccurrence, "SMALL", 0)
         seen: list[tuple[int, int]] = []
         rule = cooccurrence.rule(NAMES, "sentence")
-        cooccurrence.count(rule, shards, workers=workers, watch=lambda *now: seen.append(now))  # noqa: B023
+        cooccurrence.count(rule, shards, workers=workers, callbacks=lambda *now: seen.append(now))  # noqa: B023
         assert seen[-1] == (size, size)
         assert [read for read, _ in seen] == sorted(read for read, _ in seen)
         assert len(seen) > 8
 
 
 def test_a_worker_that_dies_is_said(shards: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    from fedalign.labels import crew
+    from fedalign.labels.corpus import workers
 
     monkeypatch.setattr(cooccurrence, "SMALL", 0)
-    monkeypatch.setattr(corpus, "PIECE", 1000)
-    monkeypatch.setattr(crew.sys, "executable", "/bin/true")
+    monkeypatch.setattr(sources, "PIECE", 1000)
+    monkeypatch.setattr(workers.sys, "executable", "/bin/true")
     with pytest.raises(UserError, match="a counting process died, perhaps for want of memory; try --workers 1"):
         cooccurrence.count(cooccurrence.rule(NAMES, "sentence"), shards, workers=2)

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 import published
-from fedalign import config, console, rooms
-from fedalign.census import census
-from fedalign.census import published as table1
-from fedalign.experiment import federation, load
+from fedalign import config, registry
+from fedalign.data.statistics import partition_statistics
+from fedalign.data.statistics import published as table1
+from fedalign.runs import display
+from fedalign.runs.experiment import federation, load
 from fedalign.types import Pool
 from test_cli import fedalign
 
@@ -43,15 +44,15 @@ def nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(autouse=True)
 def ordinary_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(console.output, "_width", 80)
-    monkeypatch.setattr(console.screen, "_width", 80)
+    monkeypatch.setattr(display.output, "_width", 80)
+    monkeypatch.setattr(display.screen, "_width", 80)
 
 
 def test_the_list_is_readable_on_an_ordinary_terminal(nothing: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert fedalign("datasets") == 0
     shown = capsys.readouterr().out
     assert max(map(len, shown.splitlines()[1:])) <= 80  # the first line holds the folder
-    for name in rooms.names("datasets"):
+    for name in registry.names("datasets"):
         assert name in shown
     assert "extrasensory  not here" in shown
     assert "get it: fedalign datasets fetch pamap2" in shown
@@ -160,7 +161,7 @@ def test_the_statistics_are_counted_over_the_whole_data_set(folder: Path) -> Non
     setting = config.load("dsads-8", ["dataset.split=block"])
     pool = load(setting)
     assert isinstance(pool, Pool)
-    found = census(federation(setting), pool)
+    found = partition_statistics(federation(setting), pool)
     assert (found.classes, found.clients, found.rows, found.classes_per_client) == (19, 2, 21, 5)
     assert found.imbalance == 0  # some activities never occur
 

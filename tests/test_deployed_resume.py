@@ -19,17 +19,17 @@ pytest.importorskip("flwr", reason="Flower is not installed; pip install 'fedali
 from flwr.app import Message
 
 from deployed import CLINICS, FLOWER, Killed, Server, at_look, clinics, dying, node, set_echo, settings
-from fedalign import experiment
-from fedalign.agreement import agree
 from fedalign.config import to_toml
-from fedalign.deployment import party
-from fedalign.deployment.memory import Memory
-from fedalign.deployment.roster import Roster
-from fedalign.deployment.rows import FileRows
 from fedalign.engines.local import Local
 from fedalign.errors import UserError
-from fedalign.federate import Reply, rounds
-from fedalign.terms import Agreed
+from fedalign.flower import party
+from fedalign.flower.party_rows import FileRows
+from fedalign.flower.party_state import Memory
+from fedalign.flower.roster import Roster
+from fedalign.ingest.agree import agree
+from fedalign.ingest.offer import Agreement
+from fedalign.learning.rounds import Reply, rounds
+from fedalign.runs import experiment
 from fedalign.types import Examples
 
 pytestmark = FLOWER
@@ -136,9 +136,9 @@ def test_a_second_run_of_the_same_configuration_begins_without_memory(tmp_path: 
 
 def test_a_run_from_before_runs_had_a_key_of_their_own_resumes(tmp_path: Path) -> None:
     """Its key was made from configuration and agreement, and its checkpoint's mark told of absent parties."""
-    from fedalign import experiment
-    from fedalign.memory import ClientMemory
-    from fedalign.runfolder import RunFolder
+    from fedalign.learning.client_state import ClientStates
+    from fedalign.runs import experiment
+    from fedalign.runs.folder import RunFolder
     from fedalign.types import Server as Arrived
 
     whole = Server(tmp_path / "whole", settings(rounds=2), clinics(tmp_path / "whole"))
@@ -146,19 +146,19 @@ def test_a_run_from_before_runs_had_a_key_of_their_own_resumes(tmp_path: Path) -
     run = Server(tmp_path / "old", settings(rounds=1), clinics(tmp_path / "old"))
     run.run()
     table = json.loads((run.out / "parties.json").read_text())
-    agreed = Agreed.model_validate(table["agreed"])
+    agreed = Agreement.model_validate(table["agreed"])
     key = hashlib.sha256(((run.out / "config.toml").read_text() + agreed.model_dump_json()).encode()).hexdigest()
     for name in table["parties"]:
         Memory(tmp_path / "old" / "memory" / name, table["run"]).folder.rename(
             Memory(tmp_path / "old" / "memory" / name, key).folder
         )
-    offers = [FileRows(party.Here.from_node(to_toml(run.config), n)).offer() for n in run.grid.nodes.values()]
+    offers = [FileRows(party.PartySetup.from_node(to_toml(run.config), n)).offer() for n in run.grid.nodes.values()]
     plan = experiment.plan(run.config, Roster(agreed, offers).federation)
     folder = RunFolder(run.out)
     saved = folder.newest()
     assert saved is not None
     old = Arrived(saved.weights, 3, (), saved.extra)
-    folder.commit(1, old, ClientMemory(folder.checkpoints, 1), experiment.fingerprint(plan, absent=True))
+    folder.commit(1, old, ClientStates(folder.checkpoints, 1), experiment.fingerprint(plan, absent=True))
     (run.out / "parties.json").write_text(json.dumps({k: v for k, v in table.items() if k != "run"}))
     again = Server(tmp_path / "old", settings(rounds=2), clinics(tmp_path / "old"))
     again.run(resume=True)
@@ -182,10 +182,10 @@ def test_a_party_remembers_its_last_two_visits_that_counted(tmp_path: Path) -> N
     assert Memory(tmp_path, "../../other").folder.parent == tmp_path  # a run's key is not a path
 
 
-def agreed_and_here(folder: Path) -> tuple[party.Here, Agreed]:
+def agreed_and_here(folder: Path) -> tuple[party.PartySetup, Agreement]:
     file = folder / "east.csv"
     file.write_bytes((CLINICS / "east.csv").read_bytes())
-    here = party.Here.from_node(to_toml(settings()), node(folder, file))
+    here = party.PartySetup.from_node(to_toml(settings()), node(folder, file))
     rows = FileRows(here)
     return here, agree([rows.offer()], rows.files.wording)[0]
 
@@ -227,13 +227,13 @@ def test_a_later_message_imports_neither_readers_of_files_nor_the_compiler(tmp_p
     here.parts(agreed)
     code = (
         "import sys\n"
-        "from fedalign.deployment import party\n"
-        "from fedalign.terms import Agreed\n"
-        "text, node, agreed = sys.argv[1], eval(sys.argv[2]), Agreed.model_validate_json(sys.argv[3])\n"
-        "here = party.Here.from_node(text, node)\n"
+        "from fedalign.flower import party\n"
+        "from fedalign.ingest.offer import Agreement\n"
+        "text, node, agreed = sys.argv[1], eval(sys.argv[2]), Agreement.model_validate_json(sys.argv[3])\n"
+        "here = party.PartySetup.from_node(text, node)\n"
         "rows = here.parts(agreed)\n"
         "algorithm, bench = party.built(text, agreed.model_dump_json())\n"
-        "party.visit(algorithm, bench, algorithm.start(bench.model, 1), rows['train'], {}, here.config.training,"
+        "party.train_client(algorithm, bench, algorithm.start(bench.model, 1), rows['train'], {}, here.config.training,"
         " (0, 1, 0))\n"
         "print([name for name in ('polars', 'torch._dynamo', 'sklearn', 'scipy') if name in sys.modules])"
     )

@@ -21,11 +21,11 @@ from flwr.app import Context, RecordDict
 from conftest import ROOT
 from deployed import CLINICS, FLOWER, Server, clinics, node, receipts, settings
 from fedalign import config as configs
-from fedalign import experiment, messages
 from fedalign.config import Config, to_toml
-from fedalign.deployment import apps, kit, party, server
 from fedalign.errors import UserError
-from fedalign.trained import Model
+from fedalign.flower import apps, kit, messages, party, server
+from fedalign.inference.model import Model
+from fedalign.runs import experiment
 
 pytestmark = FLOWER
 
@@ -203,9 +203,9 @@ def test_what_a_configuration_leaves_out_is_no_difference(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("change", [{"dataset__vocabulary": "counted"}, {"thresholds": True}])
 def test_words_and_threshold_counts_are_told_beforehand(tmp_path: Path, change: dict[str, Any]) -> None:
-    from fedalign.deployment.leaving import leaving
+    from fedalign.flower.preview import preview
 
-    told = leaving(CLINICS / "north.csv", settings(**change), "north")
+    told = preview(CLINICS / "north.csv", settings(**change), "north")
     run = Server(tmp_path, settings(rounds=1, **change), clinics(tmp_path))
     run.run()
     offered = json.loads((tmp_path / "memory" / "north" / "offer.json").read_text())
@@ -355,10 +355,10 @@ def test_a_mistake_is_one_sentence_in_flowers_log(tmp_path: Path, caplog: pytest
 @pytest.mark.parametrize("algorithm", ["fedalign", "scaffold", "moon"])
 def test_what_a_party_is_told_beforehand_is_what_leaves(tmp_path: Path, algorithm: str) -> None:
     """The messages of a real run, against what `check --what-leaves` told: not one array or text more."""
-    from fedalign.deployment.leaving import leaving
+    from fedalign.flower.preview import preview
 
     config = settings(algorithm__name=algorithm)
-    told = leaving(CLINICS / "north.csv", config, "north")
+    told = preview(CLINICS / "north.csv", config, "north")
     run = Server(tmp_path, config, clinics(tmp_path))
     run.run()
     union = len(Model.load(run.out).label_names)

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 import torch
 
-from fedalign import experiment
 from fedalign.diagnosis import bound, divergence, measure, spaces, store, visits
 from fedalign.errors import UserError
-from fedalign.report.reading import read
+from fedalign.report.load import read
+from fedalign.runs import experiment
 from fedalign.types import Examples, Party, Truth
 from federations import plan, same, tiny
 from test_cli import fedalign

@@ -10,13 +10,15 @@ import pytest
 import torch
 
 import published
-from fedalign import config, experiment, words
-from fedalign.datasets import _documents, mimic3
+from fedalign import config
+from fedalign.data import vocabulary
+from fedalign.data.partition import group_classes
+from fedalign.datasets import mimic3
 from fedalign.datasets.mimic3 import Mimic3, chapter, names_of
 from fedalign.datasets.ohsumed import CLASSES, Ohsumed
 from fedalign.errors import UserError
-from fedalign.inputs import inputs_from_json
-from fedalign.partition import group_classes
+from fedalign.inputs import inputs_from_json, words
+from fedalign.runs import experiment
 from fedalign.types import Pool, Sequences
 
 # the 50 codes of CAML's files
@@ -154,8 +156,8 @@ def test_the_23_diseases_are_spread_over_ten_clients(folder: Path, monkeypatch: 
 
 def test_a_vocabulary_is_counted_in_what_is_read_of_training_documents() -> None:
     """Limit 2: `c` occurs twice in training, but once too far back; `d` is frequent in a test document only."""
-    names, documents = _documents.numbered([["a", "b", "c"], ["c", "a"], ["d", "d"]])
-    text, found = _documents.limited(names, documents, torch.tensor([0, 1]), "none", min_count=2, max_tokens=2)
+    names, documents = vocabulary.numbered([["a", "b", "c"], ["c", "a"], ["d", "d"]])
+    text, found = vocabulary.limited(names, documents, torch.tensor([0, 1]), "none", min_count=2, max_tokens=2)
     assert text.vocabulary == ("a",)
     assert found.values.tolist() == [1, 0, 0, 1, 0, 0]
     assert found.lengths.tolist() == [2, 2, 2]

@@ -10,14 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedalign import losses
-from fedalign.bench.padded import ordinary_name, pad, padded_twin
+from fedalign.bench.padded import ordinary_name, pad, padded_copy
 from fedalign.encoders import _packed
 from fedalign.encoders.mlp import Mlp
 from fedalign.encoders.transformer import Transformer, TransformerEncoder
 from fedalign.errors import UserError
 from fedalign.inputs import Shape
-from fedalign.noise import Noise
+from fedalign.learning import losses
+from fedalign.randomness import KeyedRandom
 from fedalign.types import Examples, Sequences
 from federations import named
 
@@ -35,9 +35,9 @@ def rows(kind: str, lengths: list[int], size: int = 7, seed: int = 0) -> Sequenc
     return Sequences.from_rows(torch.randn(n, size, generator=g) for n in lengths)
 
 
-def ordinary(twin: torch.nn.Module, x: Sequences) -> Tensor:
+def ordinary(clone: torch.nn.Module, x: Sequences) -> Tensor:
     values, lengths = pad(x)
-    return twin(values.long() if values.dtype == torch.int32 else values, lengths)  # type: ignore[no-any-return]
+    return clone(values.long() if values.dtype == torch.int32 else values, lengths)  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize("layers", [1, 2])
@@ -80,16 +80,16 @@ def test_loss_and_every_gradient_equal_the_padded_implementation(kind: str, task
     head = torch.randn(classes, 16, generator=g)
 
     encoder = make(kind, layers=layers)
-    twin = padded_twin(encoder)
-    needed = losses.carries_loss(data, task)  # type: ignore[arg-type]
+    clone = padded_copy(encoder)
+    needed = losses.rows_with_loss(data, task)  # type: ignore[arg-type]
     assert 0 < int(needed.sum()) < len(lengths)
     batch = data.take(needed.nonzero().flatten(), drawn=len(data))
     ours = losses.task_loss[task](encoder(batch.x) @ head.T, batch)
-    theirs = losses.task_loss[task](ordinary(twin, x) @ head.T, data)
+    theirs = losses.task_loss[task](ordinary(clone, x) @ head.T, data)
     torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
     ours.backward()
     theirs.backward()
-    expected = dict(twin.named_parameters())
+    expected = dict(clone.named_parameters())
     for name, parameter in encoder.named_parameters():
         gradient = expected[ordinary_name(name)].grad
         torch.testing.assert_close(parameter.grad, gradient, atol=1e-5, rtol=1e-4, msg=named(name))
@@ -106,7 +106,7 @@ def test_any_mixture_of_lengths_gives_what_padding_gives(lengths: list[int], pie
         with torch.no_grad():
             found = encoder(x)
             for i, n in enumerate(lengths):
-                alone = torch.zeros(16) if n == 0 else ordinary(padded_twin(encoder), x.take(torch.tensor([i])))[0]
+                alone = torch.zeros(16) if n == 0 else ordinary(padded_copy(encoder), x.take(torch.tensor([i])))[0]
                 torch.testing.assert_close(found[i], alone, atol=1e-5, rtol=1e-4)
     finally:
         _packed.PIECE = before
@@ -114,7 +114,7 @@ def test_any_mixture_of_lengths_gives_what_padding_gives(lengths: list[int], pie
 
 def test_an_empty_row_is_zero_and_gives_no_nan_to_anyone() -> None:
     encoder = make("tokens", dropout=0.5)
-    z = encoder(rows("tokens", [0, 4, 0, 1]), Noise(1))
+    z = encoder(rows("tokens", [0, 4, 0, 1]), KeyedRandom(1))
     z.square().sum().backward()
     assert z[0].abs().sum() == 0
     assert z[2].abs().sum() == 0
@@ -165,7 +165,7 @@ def test_blocks_drop_the_same_weights_forward_and_backward() -> None:
     try:
 
         def value() -> Tensor:
-            return encoder(x, Noise(9)).square().sum()
+            return encoder(x, KeyedRandom(9)).square().sum()
 
         # before the weights are dropped and after it: only the former's gradient asks what was dropped
         for parameter in (encoder.layers[0].qkv, encoder.layers[0].out):
@@ -182,7 +182,7 @@ def test_gradients_with_dropout_match_finite_differences(rate: float) -> None:
     encoder, x = make("series", dropout=rate), rows("series", [9, 3, 5])
 
     def value() -> Tensor:
-        return encoder(x, Noise(4)).square().sum()
+        return encoder(x, KeyedRandom(4)).square().sum()
 
     loss = value()
     parameters = dict(encoder.named_parameters())
@@ -199,8 +199,8 @@ def test_a_key_decides_what_is_dropped_and_without_one_nothing_is() -> None:
     encoder, x = make("tokens", dropout=0.5), rows("tokens", [25])
     with torch.no_grad():
         assert torch.equal(encoder(x), encoder(x))
-        assert not torch.equal(encoder(x, Noise(1)), encoder(x, Noise(2)))
-        assert torch.equal(encoder(x, Noise(1)), encoder(x, Noise(1)))
+        assert not torch.equal(encoder(x, KeyedRandom(1)), encoder(x, KeyedRandom(2)))
+        assert torch.equal(encoder(x, KeyedRandom(1)), encoder(x, KeyedRandom(1)))
 
 
 def test_5000_steps_need_little_more_memory_than_their_rows() -> None:
@@ -210,7 +210,7 @@ def test_5000_steps_need_little_more_memory_than_their_rows() -> None:
     encoder = make("tokens", max_length=5000, dropout=0.5)
     x = rows("tokens", [5000, 1])
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    encoder(x, Noise(1)).sum().backward()
+    encoder(x, KeyedRandom(1)).sum().backward()
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
     assert grown < 400, f"{grown:.0f} MB"
     assert all(torch.isfinite(p.grad).all() for p in encoder.parameters() if p.grad is not None)

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from fedalign import config, experiment, survey
-from fedalign.datasets.files import Files
+from fedalign import config
+from fedalign.ingest import validate
+from fedalign.ingest.party_files import Files
+from fedalign.runs import experiment
 from fedalign.types import Federation
 from federations import play
 
@@ -36,7 +38,7 @@ def test_the_files_are_those_that_the_script_makes(tmp_path: Path) -> None:
 def test_check_finds_nothing_that_stops_training(name: str) -> None:
     settings = config.load(str(EXAMPLES / name / "fedalign.toml"))
     dataset = Files(**settings.dataset.options)
-    found = survey.look(dataset)
+    found = validate.look(dataset)
     assert found.trainable
     assert len({party.file.rpartition(".")[2] for party in found.parties}) == 2  # formats are mixed
     assert len({party.classes for party in found.parties}) == 3

@@ -13,11 +13,12 @@ import pytest
 import torch
 
 import published
-from fedalign import config, experiment
+from fedalign import config
 from fedalign.datasets import extrasensory
 from fedalign.datasets.extrasensory import ExtraSensory, pieces, read_user
 from fedalign.errors import UserError
 from fedalign.labels import graph
+from fedalign.runs import experiment
 from fedalign.types import Pool
 
 

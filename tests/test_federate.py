@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import torch
 
-from fedalign import experiment
 from fedalign.algorithms.scaffold import OWN, SUM
 from fedalign.engines.local import Local, LocalEngine
 from fedalign.errors import UserError
-from fedalign.federate import Plan, Reply, Round, last_averaged, rounds, what_is_wrong
+from fedalign.learning.rounds import Plan, Reply, Round, last_accepted, reject_reason, rounds
+from fedalign.runs import experiment
 from fedalign.types import Server, Update
 from federations import named, plan, same, script
 from test_cli import fedalign
@@ -29,7 +29,7 @@ class Unreliable:
 
     def __init__(self, engine: LocalEngine, client: int, spoil: Spoil | None) -> None:
         self.engine, self.client, self.spoil = engine, client, spoil
-        self.averaged, self.score, self.validate = engine.averaged, engine.score, engine.validate
+        self.commit, self.score, self.validate = engine.commit, engine.score, engine.validate
 
     def train(self, server: Server, round_number: int, chosen: Sequence[int]) -> list[Reply]:
         replies = self.engine.train(server, round_number, chosen)
@@ -154,8 +154,8 @@ def test_a_client_that_sends_its_change_a_hundred_times_over_is_held_back(algori
 
 def test_the_last_round_that_counted_is_read_from_the_records() -> None:
     records = [{"round": 1, "clients": [0, 1, 2]}, {"round": 2, "clients": [0]}, {"round": 3, "clients": [2, 4]}]
-    assert last_averaged(records, min_clients=2) == {0: 1, 1: 1, 2: 3, 4: 3}
-    assert last_averaged(records, min_clients=1) == {0: 2, 1: 1, 2: 3, 4: 3}
+    assert last_accepted(records, min_clients=2) == {0: 1, 1: 1, 2: 3, 4: 3}
+    assert last_accepted(records, min_clients=1) == {0: 2, 1: 1, 2: 3, 4: 3}
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_the_bound_on_a_change_grows_with_the_model() -> None:
     classes = torch.tensor([True])
     for change, refused in ((10_000.0, False), (10_001.0, True), (-10_000.0, False), (-10_001.0, True)):
         weights = {"a": server.weights["a"], "b": server.weights["b"] + change}
-        assert bool(what_is_wrong(Update(weights, 1, classes), server, classes)) == refused, change
+        assert bool(reject_reason(Update(weights, 1, classes), server, classes)) == refused, change
 
 
 def test_a_reason_stays_short_whatever_a_reply_holds() -> None:
@@ -241,8 +241,8 @@ def test_what_cannot_come_true_is_refused_before_training(
 def test_a_gate_that_no_class_can_pass_is_said(tmp_path: Path) -> None:
     said: list[str] = []
     prepared = nothing_held_out(plan("fedalign", "multi", rounds=1))
-    watch = experiment.Watch(on_warning=said.append)
-    experiment.run(prepared.config, tmp_path / "run", watch=watch, prepared=prepared)
+    callbacks = experiment.RunCallbacks(on_warning=said.append)
+    experiment.run(prepared.config, tmp_path / "run", callbacks=callbacks, prepared=prepared)
     assert said == [
         "no party holds validation rows, so no class passes the gate for pseudo labels; set dataset.validation to a "
         "share, or algorithm.gate to 0"
@@ -252,7 +252,7 @@ def test_a_gate_that_no_class_can_pass_is_said(tmp_path: Path) -> None:
 def test_a_run_that_stopped_so_can_be_resumed(tmp_path: Path) -> None:
     text = """
 from fedalign.engines.local import Local, LocalEngine
-from fedalign.federate import Reply
+from fedalign.learning.rounds import Reply
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from fedalign.datafolder import Archive, download, fetch_archive, sha256
+from fedalign.data.downloads import Archive, download, fetch_archive, sha256
 from fedalign.errors import UserError
 
 WANTED = r"(?:^|/)(data/s\d+\.txt)$"

@@ -11,13 +11,15 @@ import numpy as np
 import pytest
 import torch
 
-from fedalign import agreement, config, experiment, metrics, rooms
-from fedalign.agreement import agree, offer
-from fedalign.datasets.files import Files, hold_out, read_aliases
+from fedalign import config, registry
 from fedalign.errors import UserError
+from fedalign.ingest.agree import agree, examples, offer
+from fedalign.ingest.columns import read_all
+from fedalign.ingest.offer import Agreement, Offer, TextSettings
+from fedalign.ingest.party_files import Files, hold_out, read_aliases
 from fedalign.inputs import Features, Moments, Scaling, Text, shared_vocabulary
-from fedalign.reading import read_all
-from fedalign.terms import Agreed, Offer, Wording
+from fedalign.learning import metrics
+from fedalign.runs import experiment
 from fedalign.types import Examples, Federation, Party, Sequences
 from federations import play
 from written import FORMATS, script, write
@@ -27,7 +29,7 @@ NOTES = {"note": ["red car", "blue car", "red bus", "old bus"] * 10, "kind": ["c
 
 def load(path: Path | str = "", **options: Any) -> Federation:
     """As the configuration builds it."""
-    dataset = rooms.build("datasets", "files", {"path": str(path), **options})
+    dataset = registry.build("datasets", "files", {"path": str(path), **options})
     assert isinstance(dataset, Files)
     return dataset.load(Path())
 
@@ -192,7 +194,7 @@ def test_a_column_of_very_few_values_tells_nothing(tmp_path: Path) -> None:
     (held,) = Files(parties={"a": str(write(tmp_path / "a.csv", table))}, features=("x", "y"), label="k").read(
         Files(features=("x", "y"), label="k").reading()
     )
-    moments = offer("a", held.records, held.classes, "single", Wording()).moments
+    moments = offer("a", held.records, held.classes, "single", TextSettings()).moments
     assert moments is not None
     assert moments.model_dump() == {"count": (0, 5), "mean": (0.0, 3.0), "squares": (0.0, 10.0)}
     found = Scaling.from_moments([moments, Moments.of(np.array([[7.0, 3.0]] * 9))])
@@ -257,7 +259,7 @@ def test_a_counted_vocabulary_keeps_rare_words_and_words_of_one_party_at_home(tm
     a = {"note": ["flu flu smith", "flu cough"], "k": ["x", "y"]}
     path = write(tmp_path / "a.csv", a)
     reading = Files(text="note", label="k").reading()
-    how = Wording(vocabulary="counted", min_count=2, min_clients=2)
+    how = TextSettings(vocabulary="counted", min_count=2, min_clients=2)
     told = offer("a", read_all_of(path, reading), ["x", "y"], "single", how)
     assert told.words == {"flu": 3}  # smith and cough do not leave the party
     assert shared_vocabulary([{"flu": 3, "rash": 5}, {"flu": 2}, {"rash": 1}], 2) == ("rash", "flu")
@@ -266,7 +268,7 @@ def test_a_counted_vocabulary_keeps_rare_words_and_words_of_one_party_at_home(tm
 
 
 def read_all_of(path: Path, reading: Any) -> Any:
-    from fedalign.formats import open_table
+    from fedalign.ingest.formats import open_table
 
     return read_all(open_table(path), reading)
 
@@ -274,7 +276,7 @@ def read_all_of(path: Path, reading: Any) -> Any:
 def test_hashed_words_need_nothing_from_a_party(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", NOTES)
     reading = Files(text="note", label="kind").reading()
-    told = offer("a", read_all_of(path, reading), ["car"], "single", Wording())
+    told = offer("a", read_all_of(path, reading), ["car"], "single", TextSettings())
     assert json.loads(told.model_dump_json(exclude_none=True)) == {
         "party": "a",
         "task": "single",
@@ -298,13 +300,13 @@ def test_a_party_alone_reads_its_file_as_the_simulation_does(tmp_path: Path) -> 
         divided = alone.divided(held)
         told = offer(name, divided.train, divided.classes, "single", alone.wording)
         offers.append(Offer.model_validate_json(told.model_dump_json()))
-    agreed, _ = agree(offers, Wording())
-    agreed = Agreed.model_validate_json(agreed.model_dump_json())
+    agreed, _ = agree(offers, TextSettings())
+    agreed = Agreement.model_validate_json(agreed.model_dump_json())
     assert agreed.inputs == whole.inputs
     alone = Files(parties={"b": str(place / "b.csv")}, features="all", label="k")
     (held,) = alone.read(alone.reading())
     divided = alone.divided(held)
-    mine = agreement.examples(divided.train, divided.classes, agreed)
+    mine = examples(divided.train, divided.classes, agreed)
     assert same_examples(mine, whole.parties[1].train)  # also with its columns in another order
 
 
@@ -324,15 +326,15 @@ def test_parties_that_do_not_fit_are_named() -> None:
     one = Offer(party="a", task="single", kind="features", classes=("x",), columns=("p", "q"), moments=moments(2))
     two = Offer(party="b", task="single", kind="features", classes=("y",), columns=("p", "r"), moments=moments(2))
     with pytest.raises(UserError, match="b has r, which a lacks and lacks numbers in q, which a has; list the columns"):
-        agree([one, two], Wording())
+        agree([one, two], TextSettings())
     series = Offer(party="c", task="single", kind="series", classes=("x",), moments=moments(3))
     with pytest.raises(UserError, match="a holds features and c series"):
-        agree([one, series], Wording())
+        agree([one, series], TextSettings())
     with pytest.raises(UserError, match="c2 has 2 channels and c 3"):
-        agree([series, series.model_copy(update={"party": "c2", "moments": moments(2)})], Wording())
+        agree([series, series.model_copy(update={"party": "c2", "moments": moments(2)})], TextSettings())
     with pytest.raises(UserError, match="a holds single and d multi"):
-        agree([one, one.model_copy(update={"party": "d", "task": "multi"})], Wording())
-    agreed = Agreed(task="single", label_names=("x",), inputs=Features(scaling=Scaling.identity(["p"])))
+        agree([one, one.model_copy(update={"party": "d", "task": "multi"})], TextSettings())
+    agreed = Agreement(task="single", label_names=("x",), inputs=Features(scaling=Scaling.identity(["p"])))
     with pytest.raises(UserError, match="'y' is not among the agreed label names"):
         agreed.places(["y"])
 
@@ -445,8 +447,8 @@ def test_a_run_on_files_resumes_from_its_folder(tmp_path: Path) -> None:
     experiment.run(settings, tmp_path / "run")
     again = config.load(str(tmp_path / "run" / "config.toml"), rounds=3)
     begun: list[int] = []
-    watch = experiment.Watch(on_start=lambda plan, done: begun.append(done))
-    assert experiment.run(again, tmp_path / "run", resume=True, watch=watch)["rounds"] == 3
+    callbacks = experiment.RunCallbacks(on_start=lambda plan, done: begun.append(done))
+    assert experiment.run(again, tmp_path / "run", resume=True, callbacks=callbacks)["rounds"] == 3
     assert begun == [2]
 
 

@@ -16,7 +16,7 @@ import polars as pl
 import pytest
 
 from fedalign.errors import UserError
-from fedalign.formats import Batch, Problem, Ragged, open_table, printable, readable, stem
+from fedalign.ingest.formats import Batch, Problem, Ragged, open_table, printable, readable, stem
 from written import FORMATS, script, write
 
 TABLE = {
@@ -126,7 +126,7 @@ def test_texts_for_a_missing_value_are_named(tmp_path: Path) -> None:
 
 
 def test_a_long_file_is_read_in_pieces_with_true_row_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from fedalign.formats import delimited, parquet
+    from fedalign.ingest.formats import delimited, parquet
 
     monkeypatch.setattr(delimited, "BLOCK", 100)
     monkeypatch.setattr(delimited, "ROWS", 7)
@@ -143,7 +143,7 @@ def test_a_long_file_is_read_in_pieces_with_true_row_numbers(tmp_path: Path, mon
 @pytest.mark.parametrize("ending", ["csv", "jsonl"])
 def test_long_rows_come_a_few_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str) -> None:
     """Rows of 300 characters and 1,000 to a piece: the fourth row fills it."""
-    from fedalign.formats import table
+    from fedalign.ingest.formats import table
 
     monkeypatch.setattr(table, "BYTES", 1000)
     rows = {"t": ['"' + "x" * 299] * 10, "n": list(range(10))}
@@ -154,7 +154,7 @@ def test_long_rows_come_a_few_at_a_time(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_long_rows_of_parquet_come_a_few_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first two rows tell that three of them and no more fit into 1,000 bytes, as long as rows are alike."""
-    from fedalign.formats import parquet
+    from fedalign.ingest.formats import parquet
 
     monkeypatch.setattr(parquet, "FIRST", 2)
     monkeypatch.setattr(parquet, "BYTES", 1000)
@@ -374,7 +374,7 @@ def test_an_npz_that_claims_more_than_it_holds_allocates_nothing(tmp_path: Path)
 
 
 def test_a_compressed_bomb_is_refused_before_it_is_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from fedalign.formats import npz as reader
+    from fedalign.ingest.formats import npz as reader
 
     monkeypatch.setattr(reader, "FREE_BYTES", 1 << 20)
     bomb = npz(tmp_path / "a.npz", x=npy(np.zeros(3 << 17)))  # 3 MB of zeros in 3 KB
@@ -430,7 +430,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
     program = """
 import resource, sys
 from pathlib import Path
-from fedalign.formats import open_table
+from fedalign.ingest.formats import open_table
 for name in sys.argv[1:]:
     table = open_table(Path(name))
     for batch in table.batches(table.columns):

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 import torch
 
-from fedalign import config, experiment, rooms
+from fedalign import config, registry
 from fedalign.errors import UserError
+from fedalign.inference.model import Model
 from fedalign.inputs import Shape
-from fedalign.trained import Model
+from fedalign.runs import experiment
 from federations import play, same, script, tiny
 from trained_models import run_of
 
@@ -126,7 +127,7 @@ def test_it_is_not_asked_to_read_a_batch_without_rows(mine: str) -> None:
 
 def test_a_round_depends_on_its_own_key_alone_so_a_run_can_be_resumed(mine: str) -> None:
     from fedalign.engines.local import Local
-    from fedalign.federate import rounds
+    from fedalign.learning.rounds import rounds
 
     prepared = experiment.plan(with_encoder(f"{mine}:Bag"))
     whole = play(prepared)
@@ -198,14 +199,14 @@ def test_a_model_from_elsewhere_runs_no_program(tmp_path: Path, monkeypatch: pyt
         with pytest.raises(UserError, match="is damaged"):
             Model.load(tmp_path / "model")
     with pytest.raises(UserError, match="is a program of its own"):
-        rooms.build("encoders", "net.py", {}, trust_code=False)
+        registry.build("encoders", "net.py", {}, trust_code=False)
     assert not (tmp_path / "ran").exists()
 
 
 def test_a_module_of_no_package_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script(tmp_path, "lonely_nets.py", TEXT)
     monkeypatch.syspath_prepend(tmp_path)
-    assert rooms.find("encoders", "lonely_nets:Bag") is not None
+    assert registry.find("encoders", "lonely_nets:Bag") is not None
 
 
 @pytest.mark.parametrize(
@@ -227,5 +228,5 @@ def test_a_module_of_no_package_is_found(tmp_path: Path, monkeypatch: pytest.Mon
 )
 def test_what_does_not_fit_is_said(mine: str, name: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError) as caught:
-        rooms.build("encoders", f"{mine}:{name}", options).build(Shape("features", 4), torch.Generator())
+        registry.build("encoders", f"{mine}:{name}", options).build(Shape("features", 4), torch.Generator())
     assert message in str(caught.value)

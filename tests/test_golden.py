@@ -12,14 +12,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedalign import alignment, losses, metrics
 from fedalign.algorithms.fedalign import FedAlign
-from fedalign.client import Workbench, visit
-from fedalign.config import Training
+from fedalign.data.partition import group_classes, owner_of_rows
 from fedalign.encoders.transformer import Transformer, TransformerEncoder
 from fedalign.inputs import Shape
-from fedalign.model import DualEncoder, LabelEncoder
-from fedalign.partition import group_classes, owner_of_rows
+from fedalign.learning import losses, metrics, pseudo_labels
+from fedalign.learning.local_training import ModelPair, train_client
+from fedalign.learning.model import DualEncoder, LabelEncoder
+from fedalign.learning.settings import Training
 from fedalign.types import Arrays, Examples, Sequences, Server, Update
 from federations import named
 
@@ -65,9 +65,9 @@ def test_single_label_pseudo_positives_are_those_of_the_published_code(numbers: 
     cases = list(numbers.cases("pseudo_single"))
     assert len(cases) == 4
     for case in cases:
-        near = alignment.similarity(case["x"], case["anchors"], "cosine")
+        near = pseudo_labels.similarity(case["x"], case["anchors"], "cosine")
         visible = case["y"].float() * case["known"]
-        y, known = alignment.pseudo_labels_single(
+        y, known = pseudo_labels.pseudo_labels_single(
             near, visible, case["known"], own_classes(case), float(case["pos"]), float(case["neg"])
         )
         expected = case["out_y"].float() * case["out_known"]
@@ -77,9 +77,9 @@ def test_single_label_pseudo_positives_are_those_of_the_published_code(numbers: 
 
 def test_multi_label_pseudo_labels_and_weights_are_those_of_the_published_code(numbers: Golden) -> None:
     for case in numbers.cases("pseudo_multi"):
-        near = alignment.similarity(case["x"], case["anchors"], "dot")
+        near = pseudo_labels.similarity(case["x"], case["anchors"], "dot")
         visible = case["y"].float() * case["known"]
-        y, known = alignment.pseudo_labels_multi(
+        y, known = pseudo_labels.pseudo_labels_multi(
             near,
             visible,
             case["known"],
@@ -218,7 +218,7 @@ def test_five_alternating_steps_end_at_the_published_weights(numbers: Golden) ->
             balanced=False,
         )
         algorithm = FedAlign(alignment=False)
-        update, _ = visit(algorithm, Workbench(model), algorithm.start(model, 1), data, {}, config, (0, 1, 0))
+        update, _ = train_client(algorithm, ModelPair(model), algorithm.start(model, 1), data, {}, config, (0, 1, 0))
         expected = {f"data_encoder.{k}": v for k, v in renamed(case, "after/data_encoder.").items()}
         expected["label_encoder.weight"] = case["after/label_encoder.weight"]
         # A bias of the keys has no effect and its true gradient is zero. Ours is zero; the published code lets Adam

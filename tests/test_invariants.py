@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from fedalign import rooms
+from fedalign import registry
 from federations import plan, play, same
 
 OFF: list[tuple[str, dict[str, Any]]] = [
@@ -22,14 +22,14 @@ OFF: list[tuple[str, dict[str, Any]]] = [
             "algorithm__alignment": False,
             "algorithm__semantics": "none",
             "algorithm__alternating": False,
-            "algorithm__owner_rows": False,
+            "algorithm__average_over_owners": False,
         },
     ),
 ]
 
 
 def test_every_method_has_a_value_that_turns_it_off() -> None:
-    assert {name for name, _ in OFF} | {"fedavg"} == set(rooms.names("algorithms"))
+    assert {name for name, _ in OFF} | {"fedavg"} == set(registry.names("algorithms"))
 
 
 @pytest.mark.parametrize(("name", "off"), OFF)
@@ -56,7 +56,7 @@ def test_a_class_nobody_annotates_keeps_its_row(task: str) -> None:
 
 def test_owner_rows_equal_the_mean_when_all_annotate_all() -> None:
     changes: dict[str, Any] = {"partition__classes_per_client": 6}
-    plain, owners = (play(plan("fedavg", algorithm__owner_rows=flag, **changes)) for flag in (False, True))
+    plain, owners = (play(plan("fedavg", algorithm__average_over_owners=flag, **changes)) for flag in (False, True))
     for name, value in plain[-1].server.weights.items():
         torch.testing.assert_close(value, owners[-1].server.weights[name], atol=1e-6, rtol=1e-5)
 

@@ -17,17 +17,16 @@ pytest.importorskip("flwr", reason="Flower is not installed; pip install 'fedali
 from flwr.app import ConfigRecord, Message, RecordDict
 
 from deployed import CLINICS, FLOWER, Killed, Server, at_look, clinics, dying, later, node, settings
-from fedalign import messages
-from fedalign.agreement import agree
 from fedalign.algorithms.scaffold import OWN, SUM
 from fedalign.config import to_toml
-from fedalign.deployment import party, server
-from fedalign.deployment.memory import Memory
-from fedalign.deployment.post import Post
 from fedalign.errors import UserError
-from fedalign.runfolder import RunFolder
-from fedalign.terms import Offer, Wording
-from fedalign.trained import Model
+from fedalign.flower import messages, party, server
+from fedalign.flower.party_state import Memory
+from fedalign.flower.transport import Transport
+from fedalign.inference.model import Model
+from fedalign.ingest.agree import agree
+from fedalign.ingest.offer import Offer, TextSettings
+from fedalign.runs.folder import RunFolder
 from loopback_grid import LoopbackGrid, metadata
 
 pytestmark = FLOWER
@@ -156,13 +155,13 @@ def test_new_names_must_pass_the_checks_of_the_opening_step(tmp_path: Path, name
 def test_a_server_killed_while_its_classes_grow_resumes(
     tmp_path: Path, moment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fedalign import runfolder
+    from fedalign.runs import folder
 
     config = settings(rounds=3, clients_per_round=4)
     run = Server(tmp_path, config, clinics(tmp_path), new_classes="extend")
     late = newcomer(tmp_path)
     later(run.grid, 2, 14, late)
-    write, states = runfolder.write_atomically, 0
+    write, states = folder.write_atomically, 0
 
     def die(path: Path, *what: Any, **more: Any) -> str:
         nonlocal states
@@ -176,7 +175,7 @@ def test_a_server_killed_while_its_classes_grow_resumes(
 
     with monkeypatch.context() as patch:
         if moment == "within it":
-            patch.setattr(runfolder, "write_atomically", die)
+            patch.setattr(folder, "write_atomically", die)
         else:
             patch.setattr(server, "grow", at_once)
         with pytest.raises(Killed):
@@ -293,19 +292,19 @@ GOOD = {"count": [9], "mean": [1.0], "squares": [3.0]}
 def test_statistics_that_would_spoil_everybodys_scaling_keep_their_party_out(moments: Any, reason: str) -> None:
     offer = {"party": "b", "task": "single", "kind": "features", "classes": ["y"], "columns": ["c"], "moments": moments}
     lines: list[str] = []
-    post = Post(LoopbackGrid(settings(), {}), 1, 0.1, 0.1, lines.append)  # type: ignore[arg-type]
+    post = Transport(LoopbackGrid(settings(), {}), 1, 0.1, 0.1, lines.append)  # type: ignore[arg-type]
     post.listen(7, told(offer))
     assert not post.offers
     assert reason in lines[0]
     with pytest.raises(UserError, match=reason):
-        agree([Offer.model_validate_json(json.dumps(offer))], Wording())
+        agree([Offer.model_validate_json(json.dumps(offer))], TextSettings())
     post.listen(7, told({**offer, "moments": GOOD}))
     assert post.offers[7].party == "b"
 
 
 def test_a_party_that_mended_its_mistake_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A SuperNode that is started anew with the same key is the same node."""
-    monkeypatch.setattr("fedalign.deployment.post.AGAIN", 0.0)
+    monkeypatch.setattr("fedalign.flower.transport.AGAIN", 0.0)
     nodes = clinics(tmp_path)
     mended = nodes[12]
     run = Server(tmp_path, settings(rounds=1), {**nodes, 12: {**mended, "data": str(tmp_path / "no.csv")}}, wait=5.0)
@@ -317,9 +316,9 @@ def test_a_party_that_mended_its_mistake_is_asked_again(tmp_path: Path, monkeypa
 
 def test_a_node_that_stays_refused_is_asked_more_and_more_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
-    monkeypatch.setattr("fedalign.deployment.post.time.monotonic", lambda: now)
+    monkeypatch.setattr("fedalign.flower.transport.time.monotonic", lambda: now)
     grid = LoopbackGrid(settings(), {7: {}})  # without data, so that it cannot answer
-    post = Post(grid, 1, 1.0, 1.0, lambda line: None)  # type: ignore[arg-type]
+    post = Transport(grid, 1, 1.0, 1.0, lambda line: None)  # type: ignore[arg-type]
     asked = []
     for second in range(300):
         now = float(second)
@@ -340,10 +339,10 @@ def test_counts_at_thresholds_are_for_runs_that_were_said_to_have_them(tmp_path:
 
 def test_a_node_that_never_answers_is_asked_again_only_after_it_was_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everybody waits for an answer, so a silent node must not be waited for in every round."""
-    monkeypatch.setattr("fedalign.deployment.post.AGAIN", 0.0)
+    monkeypatch.setattr("fedalign.flower.transport.AGAIN", 0.0)
     grid = LoopbackGrid(settings(), {7: {}})
     grid.change[7] = lambda reply: None
-    post = Post(grid, 1, 0.05, 0.05, lambda line: None)  # type: ignore[arg-type]
+    post = Transport(grid, 1, 0.05, 0.05, lambda line: None)  # type: ignore[arg-type]
     for _ in range(3):
         post.greet()
     assert len(grid.sent) == 1

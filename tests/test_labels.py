@@ -15,11 +15,12 @@ from safetensors.torch import save_file
 from torch.nn.functional import normalize
 
 from fedalign import config
-from fedalign.config import Labels
 from fedalign.errors import UserError
-from fedalign.labels import cooccurrence, counts, graph, sentence, vectors
+from fedalign.labels import counts, graph, sentence, vectors
 from fedalign.labels import names as label_names
+from fedalign.labels.corpus import cooccurrence
 from fedalign.labels.names import readable
+from fedalign.labels.settings import Labels
 
 TABLE = "label,a,b,c\na,0,2,\nb,2,9,-1\nc,,-1,0\n"
 
@@ -175,14 +176,14 @@ def test_the_published_tables_have_the_faults_we_know_of(real_data: Path) -> Non
     import csv
 
     expected = {"extrasensory": (51, 60, 13), "mimic3": (50, 247, 6), "pamap2": (12, 17, 2)}
-    for name, (size, pairs, lonely) in expected.items():
+    for name, (size, pairs, isolated_names) in expected.items():
         path = real_data / "label_graphs" / f"{name}.csv"
         with path.open() as stream:
             names = next(csv.reader(stream))[1:]
         weights = graph.edges(graph.read_table(path, names), "released")
         assert len(names) == size
         assert int((np.triu(weights, 1) > 0).sum()) == pairs
-        assert int(graph.isolated(weights).sum()) == lonely
+        assert int(graph.isolated(weights).sum()) == isolated_names
 
 
 SHIPPED = ("dsads", "extrasensory", "mimic3", "ohsumed", "pamap2", "r8")

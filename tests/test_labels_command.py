@@ -15,9 +15,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedalign import console
-from fedalign.config import Labels
-from fedalign.labels import cooccurrence, counts, vectors
+from fedalign.labels import counts, vectors
+from fedalign.labels.corpus import cooccurrence
+from fedalign.labels.settings import Labels
+from fedalign.runs import display
 from federations import script
 from test_cli import background, fedalign
 
@@ -35,8 +36,8 @@ NAMES = "COOKING\nEATING\nFIX_walking\nLOC_home\nTALKING\nSURFING_THE_INTERNET\n
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(console.output, "width", 200)
-    monkeypatch.setattr(console.screen, "width", 200)
+    monkeypatch.setattr(display.output, "width", 200)
+    monkeypatch.setattr(display.screen, "width", 200)
     script(tmp_path, "names.txt", NAMES)
     (tmp_path / "books").mkdir()
     for i in range(3):
@@ -287,8 +288,8 @@ def test_ctrl_c_leaves_nothing_behind(place: Path) -> None:
 def test_help_of_labels_answers_without_torch() -> None:
     program = (
         "import sys; sys.argv = ['fedalign', 'labels', 'count', '--help']\n"
-        "from fedalign import cli\n"
-        "try: cli.main()\n"
+        "from fedalign.cli import main\n"
+        "try: main.main()\n"
         "except SystemExit: pass\n"
         "heavy = [m for m in ('torch', 'numpy', 'polars', 'sklearn', 'scipy', 'matplotlib') if m in sys.modules]\n"
         "assert not heavy, heavy\n"

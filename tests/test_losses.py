@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fedalign import losses
+from fedalign.learning import losses
 from fedalign.types import Examples
 
 
@@ -58,7 +58,7 @@ def test_a_pseudo_no_rules_nothing_out() -> None:
     row 1 nobody said anything, so it says nothing."""
     batch = examples([[0, 0, 0, 0], [0, 0, 0, 0]], [[1, 1, 0, 0], [0, 1, 0, 0]])
     batch = replace(batch, classes=torch.tensor([True, False, False, False]))
-    assert losses.none_of_own(batch).tolist() == [True, False]
+    assert losses.outside_own_classes(batch).tolist() == [True, False]
     assert float(losses.complement(torch.zeros(2, 4), batch)) == pytest.approx(-math.log(3 / 4) / 2)
 
 
@@ -83,6 +83,6 @@ def test_balanced_weights_by_hand() -> None:
 
 def test_which_rows_need_to_be_run() -> None:
     data = examples([[1, 0], [0, 0], [0, 0]], [[1, 1], [1, 0], [0, 0]])
-    assert losses.carries_loss(data, "single").tolist() == [True, False, False]
-    assert losses.carries_loss(data, "multi").tolist() == [True, True, False]
-    assert losses.none_of_own(data).tolist() == [False, True, False]
+    assert losses.rows_with_loss(data, "single").tolist() == [True, False, False]
+    assert losses.rows_with_loss(data, "multi").tolist() == [True, True, False]
+    assert losses.outside_own_classes(data).tolist() == [False, True, False]

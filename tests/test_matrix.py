@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedalign.data.matrix import contents, read_numbers
 from fedalign.errors import UserError
-from fedalign.matrix import contents, read_numbers
 
 PATH = Path("folder/file.csv")
 

@@ -10,20 +10,20 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedalign import rooms
-from fedalign.algorithm import Algorithm
+from fedalign import registry
 from fedalign.algorithms.fedalign import FedAlign
 from fedalign.algorithms.fedprox import FedProx
 from fedalign.algorithms.fedpu import FedPU, minus_log_of_the_others
 from fedalign.algorithms.fedrs import FedRS
 from fedalign.algorithms.moon import Moon
 from fedalign.algorithms.scaffold import OWN, SUM, Scaffold
-from fedalign.client import Workbench, visit
-from fedalign.config import Training
 from fedalign.engines.local import Local
 from fedalign.errors import UserError
-from fedalign.federate import Plan
-from fedalign.model import DualEncoder, LabelEncoder
+from fedalign.learning.algorithm import Algorithm
+from fedalign.learning.local_training import ModelPair, train_client
+from fedalign.learning.model import DualEncoder, LabelEncoder
+from fedalign.learning.rounds import Plan
+from fedalign.learning.settings import Training
 from fedalign.types import Arrays, Examples, Server, Update
 from federations import plan, play
 
@@ -62,12 +62,12 @@ def client(m: int) -> Examples:
 def two_rounds(algorithm: Algorithm, rate: float, epochs: int) -> tuple[Server, list[Arrays]]:
     """Two clients, both chosen, two rounds of plain SGD."""
     config = Training(optimizer="sgd", lr=rate, epochs=epochs, batch_size=8)
-    bench, server = Workbench(model()), algorithm.start(model(), 2)
+    bench, server = ModelPair(model()), algorithm.start(model(), 2)
     memory: list[Arrays] = [{}, {}]
     for number in (1, 2):
         updates: list[Update] = []
         for m in (0, 1):
-            update, memory[m] = visit(algorithm, bench, server, client(m), memory[m], config, (0, number, m))
+            update, memory[m] = train_client(algorithm, bench, server, client(m), memory[m], config, (0, number, m))
             updates.append(update)
         server = algorithm.aggregate(server, updates)
     return server, memory
@@ -99,7 +99,7 @@ def test_alternation_by_hand() -> None:
     assert np.abs(heads[True] - heads[False]).max() > 0.01
     for alternating, head in heads.items():
         method = FedAlign(alignment=False, alternating=alternating)
-        update, _ = visit(method, Workbench(model()), method.start(model(), 1), client(0), {}, config, (0, 1, 0))
+        update, _ = train_client(method, ModelPair(model()), method.start(model(), 1), client(0), {}, config, (0, 1, 0))
         np.testing.assert_allclose(update.weights["data_encoder.weight"], encoder, atol=1e-6)
         np.testing.assert_allclose(update.weights["label_encoder.weight"], head, atol=1e-6)
 
@@ -149,7 +149,7 @@ def test_scaffold_with_half_the_control_corrects_half_as_much() -> None:
         server = dataclasses.replace(
             server, extra={key: torch.full_like(value, 0.25) for key, value in server.extra.items()}
         )
-        update, kept[control] = visit(method, Workbench(model()), server, client(0), {}, config, (0, 1, 0))
+        update, kept[control] = train_client(method, ModelPair(model()), server, client(0), {}, config, (0, 1, 0))
         ends[control] = update.weights[name]
     for control in (1.0, 0.5, 0.25):
         np.testing.assert_allclose(ends[0.0] - ends[control], np.full((2, 2), 0.5 * control * 0.125), atol=1e-6)
@@ -219,7 +219,7 @@ def test_fedprox_by_hand() -> None:
     config = Training(optimizer="sgd", lr=rate, epochs=2, batch_size=8)
     algorithm = FedProx(mu=mu)
     server = algorithm.start(model(), 2)
-    updates = [visit(algorithm, Workbench(model()), server, client(m), {}, config, (0, 1, m))[0] for m in (0, 1)]
+    updates = [train_client(algorithm, ModelPair(model()), server, client(m), {}, config, (0, 1, m))[0] for m in (0, 1)]
     for m in (0, 1):
         np.testing.assert_allclose(updates[m].weights["data_encoder.weight"], ends[m][0], atol=1e-6)
         np.testing.assert_allclose(updates[m].weights["label_encoder.weight"], ends[m][1], atol=1e-6)
@@ -230,7 +230,7 @@ def test_fedrs_scales_before_the_softmax() -> None:
     data = dataclasses.replace(client(0), y=torch.tensor([[1.0, 0.0]]))
     one = DualEncoder(Linear(np.eye(2)), LabelEncoder(torch.tensor([[1.0, 0.0], [1.0, 0.0]]), False, False), "single")
     config = Training(optimizer="sgd", lr=1.0, epochs=1)
-    update, _ = visit(FedRS(alpha=0.5), Workbench(one), FedRS().start(one, 1), data, {}, config, (0, 1, 0))
+    update, _ = train_client(FedRS(alpha=0.5), ModelPair(one), FedRS().start(one, 1), data, {}, config, (0, 1, 0))
     p = softmax(np.array([1.0, 0.5]))
     z = ROWS[0][0]
     expected = np.array([[1.0, 0.0], [1.0, 0.0]]) - np.outer([p[0] - 1, 0.5 * p[1]], z)
@@ -324,7 +324,7 @@ def after(prepared: Plan, rounds: int) -> tuple[Server, list[Update]]:
     """The server after some rounds and the updates of the next one."""
     config = prepared.config.model_copy(update={"rounds": rounds})
     prepared = dataclasses.replace(prepared, config=config)
-    from fedalign.federate import rounds as play_rounds
+    from fedalign.learning.rounds import rounds as play_rounds
 
     with Local(workers=1).open(prepared) as engine:
         server = prepared.start()
@@ -363,8 +363,8 @@ def test_moon_agrees_more_with_the_global_representation() -> None:
         test = prepared.federation.test
         assert test is not None
         with torch.no_grad():
-            reference = prepared.model.twin().load(server.weights).encode(test.x)
-            local = [prepared.model.twin().load(update.weights).encode(test.x) for update in updates]
+            reference = prepared.model.clone().load(server.weights).encode(test.x)
+            local = [prepared.model.clone().load(update.weights).encode(test.x) for update in updates]
         agreement[name] = np.mean([float(nn.functional.cosine_similarity(z, reference).mean()) for z in local])
     assert agreement["moon"] > agreement["fedavg"] + 0.03
 
@@ -412,7 +412,7 @@ def test_complement_helps_any_method_and_is_an_option_of_all() -> None:
 )
 def test_a_value_out_of_range_is_named(name: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError) as caught:
-        rooms.build("algorithms", name, options)
+        registry.build("algorithms", name, options)
     assert message in str(caught.value)
 
 
@@ -425,8 +425,8 @@ def test_complement_is_refused_where_rows_have_several_classes() -> None:
 def test_memory_of_another_model_is_refused(name: str) -> None:
     prepared = plan(name)
     train = prepared.federation.parties[0].train
-    arguments = (prepared.algorithm, Workbench(prepared.model), prepared.start(), train)
-    _, memory = visit(*arguments, {}, prepared.config.training, (1, 1, 0))
+    arguments = (prepared.algorithm, ModelPair(prepared.model), prepared.start(), train)
+    _, memory = train_client(*arguments, {}, prepared.config.training, (1, 1, 0))
     wrong = {key: value[..., :1].clone() if value.dim() else value for key, value in memory.items()}
     with pytest.raises(UserError, match="does not fit this model"):
-        visit(*arguments, wrong, prepared.config.training, (1, 2, 0))
+        train_client(*arguments, wrong, prepared.config.training, (1, 2, 0))

@@ -14,9 +14,9 @@ pytest.importorskip("flwr", reason="Flower is not installed; pip install 'fedali
 
 from conftest import ROOT
 from fedalign import config as configs
-from fedalign import experiment
-from fedalign.deployment import kit
-from fedalign.trained import Model
+from fedalign.flower import kit
+from fedalign.inference.model import Model
+from fedalign.runs import experiment
 from federations import tiny
 from flower_network import Network, network
 

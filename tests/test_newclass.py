@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from fedalign import Federation, Model, UserError, newclass, train
-from fedalign.config import Labels
+from fedalign import Federation, Model, UserError, train
+from fedalign.inference import new_class
+from fedalign.labels.settings import Labels
 
 NAMES = ["ant", "bee", "cat", "dog", "elk", "fox"]
 
@@ -20,7 +21,7 @@ def test_a_name_like_another_gets_a_row_like_its_row() -> None:
     on centred vectors the coefficients are those of the centred new vector divided by 1 + r."""
     rows = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
     vectors = torch.cat([torch.eye(4), torch.tensor([[0.0, 1.0, 0.1, 0.0]])])
-    row = newclass.from_name(vectors, rows)
+    row = new_class.from_name(vectors, rows)
     cosine = F.cosine_similarity(row.view(1, -1), rows)
     assert int(cosine.argmax()) == 1
     assert float(row.norm()) == pytest.approx(float(rows.norm(dim=1).mean()), rel=1e-5)
@@ -30,7 +31,7 @@ def test_a_name_equal_to_another_ranks_with_it() -> None:
     generator = torch.Generator().manual_seed(1)
     rows = torch.randn(5, 16, generator=generator)
     known = torch.randn(5, 16, generator=generator)
-    row = newclass.from_name(torch.cat([known, known[3:4]]), rows)
+    row = new_class.from_name(torch.cat([known, known[3:4]]), rows)
     assert float(F.cosine_similarity(row, rows[3], dim=0)) > 0.9
 
 
@@ -112,9 +113,9 @@ def test_vectors_of_a_file_place_the_class(five_of_six: tuple[Model, np.ndarray,
     ],
 )
 def test_what_a_source_means(source: str, kind: str, file: str) -> None:
-    found = newclass.labels_from(source)
+    found = new_class.labels_from(source)
     assert (found.source, found.file) == (kind, file)
-    assert newclass.labels_from(Labels(source="random")) == Labels(source="random")
+    assert new_class.labels_from(Labels(source="random")) == Labels(source="random")
 
 
 def test_bad_newcomers_are_one_sentence(five_of_six: tuple[Model, np.ndarray, np.ndarray], tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedalign.optimizers import SGD, Adam, Group, Optimizer
+from fedalign.learning.optimizers import SGD, Adam, Group, Optimizer
 
 SHAPES = [(7, 5), (33,), (1,), (64, 3)]
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fedalign import experiment
 from fedalign.config import Config
 from fedalign.engines import flower
 from fedalign.engines.local import Local
-from fedalign.federate import rounds
+from fedalign.learning.rounds import rounds
+from fedalign.runs import experiment
 from federations import plan, play, same, tiny
 from test_resume import outcome
 
@@ -56,7 +56,7 @@ def test_a_client_that_raises_is_left_out_and_the_round_goes_on(grid: Grid, tmp_
 
     text = """
 from dataclasses import dataclass
-from fedalign.algorithm import Algorithm
+from fedalign.learning.algorithm import Algorithm
 
 @dataclass(frozen=True)
 class Picky(Algorithm):
@@ -96,7 +96,7 @@ def test_a_run_begun_here_goes_on_there(grid: Grid, tmp_path: Path, monkeypatch:
             raise Stopped
 
     with pytest.raises(Stopped):
-        experiment.run(tiny("fedalign", rounds=4), out, watch=experiment.Watch(on_round=stop))
+        experiment.run(tiny("fedalign", rounds=4), out, callbacks=experiment.RunCallbacks(on_round=stop))
 
     @contextmanager
     def shared(nodes: int, cpus: int) -> Iterator[Grid]:

@@ -8,12 +8,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedalign.config import Partition
-from fedalign.datafolder import data_folder
+from fedalign.data.downloads import data_folder
+from fedalign.data.partition import divide, group_classes, majority, owner_of_rows, positives
+from fedalign.data.settings import Partition
 from fedalign.datasets.synthetic import Synthetic
 from fedalign.errors import UserError
 from fedalign.inputs import Text
-from fedalign.partition import divide, group_classes, majority, owner_of_rows, positives
 from fedalign.types import Examples, Pool
 
 

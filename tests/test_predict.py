@@ -21,14 +21,16 @@ import tomli_w
 import torch
 from safetensors.torch import load_file, save_file
 
-from fedalign import Federation, Model, asking, cli, train
+from fedalign import Federation, Model, train
+from fedalign.cli import main
 from fedalign.errors import UserError
-from fedalign.exporting import graph
-from fedalign.formats import open_table
+from fedalign.inference import files
+from fedalign.inference.export import graph
+from fedalign.ingest.columns import Reading, joined, read, read_all
+from fedalign.ingest.formats import open_table
 from fedalign.inputs import Features, Scaling
-from fedalign.metrics import Scores
-from fedalign.model import DualEncoder, LabelEncoder
-from fedalign.reading import Reading, joined, read, read_all
+from fedalign.learning.metrics import Scores
+from fedalign.learning.model import DualEncoder, LabelEncoder
 from fedalign.types import Task
 from trained_models import EXAMPLES, FOLDERS, run_of
 
@@ -43,17 +45,17 @@ def fedalign(*words: str, given: str | None = None) -> tuple[int, str, str]:
         patch.setattr(sys, "argv", ["fedalign", *words])
         patch.setattr(sys, "stdin", stdin)
         try:
-            cli.main()
+            main.main()
             code = 0
-        except SystemExit as leaving:
-            code = int(leaving.code or 0)
+        except SystemExit as preview:
+            code = int(preview.code or 0)
     return code, out.getvalue(), said.getvalue()
 
 
 def raw_rows(name: str) -> Any:
     """The rows of an example's test file as a person would hand them over in Python."""
     model = Model.load(run_of(name))
-    records = read_all(open_table(EXAMPLES / name / TESTS[name]), asking.reading_of(model))
+    records = read_all(open_table(EXAMPLES / name / TESTS[name]), files.reading_of(model))
     if name == "clinics":
         return records.x.tolist()
     if name == "machines":
@@ -149,10 +151,10 @@ def test_a_recording_keeps_its_id(tmp_path: Path) -> None:
     (tmp_path / "in.csv").write_text("\n".join(["window,t,x", *lines]), encoding="utf-8")
     model = mirror("single")
     reading = Reading(series=("x",), id="window", time="t")
-    kept = asking.kept_columns(tmp_path / "in.csv", reading, ["t", "window"])
+    kept = files.kept_columns(tmp_path / "in.csv", reading, ["t", "window"])
     assert kept == ("window", "t")
     part = joined(list(read(open_table(tmp_path / "in.csv"), reading, labelled=False, keep=kept)))
-    found = asking.columns(model, asking.Answer(part.numbers, torch.eye(3), part), 1, None, kept)
+    found = files.columns(model, files.Prediction(part.numbers, torch.eye(3), part), 1, None, kept)
     assert found["row"].tolist() == [2, 6, 10]
     assert found["window"].tolist() == ["b7", "a2", "c1"]
     assert found["t"].tolist() == ["0", "0", "0"]
@@ -172,7 +174,7 @@ def test_evaluate_scores_as_training_did(name: str) -> None:
     run = run_of(name)
     result = json.loads((run / "result.json").read_text(encoding="utf-8"))
     model = Model.load(run)
-    scores = asking.evaluate(model, EXAMPLES / name / TESTS[name], asking.reading_of(model))
+    scores = files.evaluate(model, EXAMPLES / name / TESTS[name], files.reading_of(model))
     expected = result["thresholds"] if "thresholds" in result else result["last"]
     assert scores.f1 == pytest.approx(expected["f1"], abs=1e-6)
     code, out, _ = fedalign("evaluate", str(run), str(EXAMPLES / name / TESTS[name]))
@@ -195,7 +197,7 @@ def mirror(task: Task) -> Model:
 
 def asked(model: Model, file: Path, text: str, classes: tuple[str, ...] = (), **columns: Any) -> Scores:
     file.write_text(text, encoding="utf-8")
-    return asking.evaluate(model, file, Reading(features=("x", "y", "z"), **columns), classes)
+    return files.evaluate(model, file, Reading(features=("x", "y", "z"), **columns), classes)
 
 
 def test_classes_that_a_file_of_several_names_never_names_do_not_count(tmp_path: Path) -> None:
@@ -234,7 +236,7 @@ def test_the_column_of_parties_is_known_after_training(tmp_path: Path) -> None:
     (tmp_path / "all.csv").write_text("\n".join(["note,code,site", *lines]), encoding="utf-8")
     data = Federation.from_files(tmp_path / "all.csv", text="note", label="code", client="site", buckets=64)
     model = train(data, rounds=1, progress=False, settings={"encoder.dim": 8, "engine.workers": 1})
-    assert asking.reading_of(model).client == "site"
+    assert files.reading_of(model).client == "site"
 
 
 def test_a_mark_in_a_column_counts_though_no_row_is_positive(tmp_path: Path) -> None:
@@ -260,7 +262,7 @@ def test_a_party_s_own_names_of_classes_are_known_after_training(tmp_path: Path)
     (place / "aliases.toml").unlink()
     for run in sorted(out.iterdir()):
         model, strange = Model.load(run), list[str]()
-        found = asking.evaluate(model, place / "south.csv", asking.reading_of(model), strange=strange.append)
+        found = files.evaluate(model, place / "south.csv", files.reading_of(model), strange=strange.append)
         assert found.counts[:, [0, 2]].sum(1).tolist() == [0, 10, 10]  # rows of each class
         assert strange == []
     text = (place / "south.csv").read_text(encoding="utf-8").replace("is:sitting", "is:rowing")
@@ -283,7 +285,7 @@ def test_evaluate_tells_which_classes_a_party_s_file_does_not_speak_of() -> None
 
 def test_a_name_that_a_spreadsheet_would_carry_out_is_quoted() -> None:
     target = io.StringIO()
-    write = asking.writer("csv", target)
+    write = files.writer("csv", target)
     for name in ("=HYPERLINK(1)", "walking", "-2+3", "-12", "+3.5e-2"):  # of a number the sign is no formula
         write({"prediction": np.array([name], dtype=object)})
     assert target.getvalue() == "prediction\n'=HYPERLINK(1)\nwalking\n'-2+3\n-12\n+3.5e-2\n"
@@ -291,14 +293,14 @@ def test_a_name_that_a_spreadsheet_would_carry_out_is_quoted() -> None:
 
 def test_memory_does_not_grow_with_the_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten times the rows, hardly more memory at the peak; a block is small, so that both files are many of them."""
-    monkeypatch.setattr("fedalign.formats.delimited.BLOCK", 1 << 16)
+    monkeypatch.setattr("fedalign.ingest.formats.delimited.BLOCK", 1 << 16)
     model = Model.load(run_of("clinics"))
     peaks = []
     for count in (1_000, 10_000):
         table = tmp_path / f"{count}.csv"
         table.write_text("note\n" + ("cough and fever since the morning; " * 29 + "\n") * count, encoding="utf-8")
         tracemalloc.start()
-        rows = sum(len(answer.numbers) for answer in asking.answers(model, table, asking.reading_of(model), False))
+        rows = sum(len(answer.numbers) for answer in files.predictions(model, table, files.reading_of(model), False))
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
         assert rows == count
@@ -318,7 +320,7 @@ def test_padding_at_the_end_of_recordings_is_no_part_of_them_whoever_reads_them(
     for given in (padded, list(padded)):
         assert np.array_equal(model.predict_proba(given), expected)
     for name in ("padded.npz", "padded.jsonl"):
-        (answer,) = asking.answers(model, tmp_path / name, asking.reading_of(model, series="motion"), labelled=False)
+        (answer,) = files.predictions(model, tmp_path / name, files.reading_of(model, series="motion"), labelled=False)
         assert np.allclose(torch.softmax(answer.logits, 1), expected, atol=1e-6)
 
 
@@ -486,7 +488,7 @@ def test_onnx_knows_the_order_of_classes() -> None:
 
 
 def test_a_card_takes_names_for_words_only() -> None:
-    from fedalign.exporting.card import card
+    from fedalign.inference.export.readme import card
 
     model = Model.load(run_of("machines"))
     name = "<script>alert(1)</script> | [x](http://x) `y`"

@@ -13,8 +13,8 @@ import pytest
 
 pytest.importorskip("cryptography", reason="Flower is not installed; pip install 'fedalign[flower]'")
 
-from fedalign.deployment import kit, preflight
 from fedalign.errors import UserError
+from fedalign.flower import kit, preflight
 
 
 @contextmanager

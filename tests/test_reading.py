@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedalign import reading as readings
 from fedalign.errors import UserError
-from fedalign.formats import Problem, Ragged, open_table
-from fedalign.reading import Reading, Records, limited, read_all
+from fedalign.ingest import columns as readings
+from fedalign.ingest.columns import Reading, Records, limited, read_all
+from fedalign.ingest.formats import Problem, Ragged, open_table
 from written import script, write
 
 
@@ -148,7 +148,7 @@ LONG = {
 def test_rows_with_one_id_are_the_steps_of_one_recording(
     tmp_path: Path, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fedalign.formats import parquet
+    from fedalign.ingest.formats import parquet
 
     monkeypatch.setattr(parquet, "ROWS", size)  # recordings go on over the end of a batch
     found = read(write(tmp_path / "a.parquet", LONG), series=("x", "y"), id="w", time="t", label="act")

@@ -40,7 +40,8 @@ def test_the_python_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_method_of_the_readme_runs(tmp_path: Path) -> None:
-    from fedalign import config, experiment
+    from fedalign import config
+    from fedalign.runs import experiment
 
     example = next(block for block in blocks("python") if "Halved" in block)
     path = tmp_path / "halved.py"
@@ -50,7 +51,7 @@ def test_the_method_of_the_readme_runs(tmp_path: Path) -> None:
 
 
 def test_every_command_of_the_readme_exists() -> None:
-    from fedalign.cli import app
+    from fedalign.cli.main import app
 
     known = {command.name for command in app.registered_commands} | {group.name for group in app.registered_groups}
     named = set(re.findall(r"\bfedalign ([a-z]+)\b", "\n".join(blocks(""))))
@@ -73,16 +74,16 @@ def test_every_link_leads_somewhere() -> None:
 
 
 def test_every_option_of_every_method_is_documented_with_its_default() -> None:
-    from fedalign import rooms
-    from fedalign.algorithm import Algorithm
+    from fedalign import registry
+    from fedalign.learning.algorithm import Algorithm
 
     page = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
     lines = {line.split("`")[1]: line for line in page.splitlines() if line.startswith("| `")}
     shared = {field.name: field.default for field in dataclasses.fields(Algorithm)}
     for option, default in shared.items():
         assert f"| `{json.dumps(default)}` |" in lines[option]
-    for name in rooms.names("algorithms"):
-        for field in dataclasses.fields(rooms.find("algorithms", name)):
+    for name in registry.names("algorithms"):
+        for field in dataclasses.fields(registry.find("algorithms", name)):
             if shared.get(field.name, ...) != field.default:
                 value = "" if field.default is None else f" = {json.dumps(field.default)}"
                 assert f"`{field.name}{value}`" in lines[name], (name, field.name)

@@ -14,13 +14,14 @@ pytest.importorskip("flwr", reason="Flower is not installed; pip install 'fedali
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from deployed import FLOWER, Server, clinics, edited, node, receipts, set_echo, settings
-from fedalign import experiment, messages, metrics
-from fedalign.deployment import server
-from fedalign.deployment.engine import DeployedEngine
-from fedalign.deployment.post import Post
 from fedalign.errors import UserError
-from fedalign.federate import sort_out
-from fedalign.trained import Model
+from fedalign.flower import messages, server
+from fedalign.flower.engine import DeployedEngine
+from fedalign.flower.transport import Transport
+from fedalign.inference.model import Model
+from fedalign.learning import metrics
+from fedalign.learning.rounds import accept_replies
+from fedalign.runs import experiment
 from loopback_grid import metadata, over_the_wire
 
 pytestmark = FLOWER
@@ -141,7 +142,7 @@ STRANGE: list[Any] = [
 def test_whatever_a_reply_holds_the_run_goes_on(tmp_path: Path) -> None:
     """Each record of a party's replies in turn is each of these things."""
     run = Server(tmp_path, settings(), clinics(tmp_path))
-    post = Post(run.grid, 3, 0.5, 1.0, run.lines.append)  # type: ignore[arg-type]
+    post = Transport(run.grid, 3, 0.5, 1.0, run.lines.append)  # type: ignore[arg-type]
     roster = server.open_roster(post, run.config, server.Settings(run.out), run.lines.append)
     plan = experiment.plan(run.config, roster.federation)
     engine = DeployedEngine(plan, post, roster, False, 1, run.out)
@@ -165,7 +166,7 @@ def test_whatever_a_reply_holds_the_run_goes_on(tmp_path: Path) -> None:
                     replies.append(engine.read(1, letter, start, nonce))
                 else:
                     assert isinstance(engine.read_counts(changed, plan.federation.parties[1], nonce, {}), dict | str)
-    good, refused = sort_out(replies, start, plan.federation)
+    good, refused = accept_replies(replies, start, plan.federation)
     assert len(good) < len(replies) / 2
     assert len(refused["north"]) <= 300
     assert {line["kind"] for line in receipts(run.out)} == {"train", "score"}

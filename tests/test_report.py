@@ -15,15 +15,15 @@ import pytest
 import torch
 
 from fedalign import config as configs
-from fedalign import experiment
 from fedalign.errors import UserError
-from fedalign.federate import Plan
-from fedalign.paper.methods import GROUPS
-from fedalign.report import again, alone, facts, figures, page, pictures, style, tables, wording
+from fedalign.learning.rounds import Plan
+from fedalign.report import facts, figures, page, pictures, rerun, single_party, style, tables, wording
 from fedalign.report.figures import Line, Map
 from fedalign.report.grouping import arranged
 from fedalign.report.live import LivePage
-from fedalign.report.reading import Found, read, runs_in
+from fedalign.report.load import StoredRun, read, runs_in
+from fedalign.runs import experiment
+from fedalign.runs.methods import GROUPS
 from fedalign.types import Examples, Sequences
 from federations import plan, play, tiny
 from runs_by_hand import LABELS, lines, trained_alone, written
@@ -237,7 +237,7 @@ def three_of_nine() -> Examples:
     return Examples(torch.empty(9, 0), y, known, torch.ones(3).bool())
 
 
-def shown_together(run: Found) -> list[np.ndarray]:
+def shown_together(run: StoredRun) -> list[np.ndarray]:
     return [np.asarray(one.figure.axes[0].images[0].get_array()) for one in pictures.crossed(run, "p", "x")]
 
 
@@ -247,10 +247,10 @@ def test_a_class_goes_with_another_as_often_as_rows_that_know_it_say() -> None:
     test = three_of_nine()
     said = torch.zeros(9, 3).bool()
     said[:6, 0] = said[[0, 4], 1] = True
-    run = Found(Path("run"), facts={"label_names": ["a", "b", "c"], **facts.crossed(said, test, "multi")})
-    truth, answers = shown_together(run)
+    run = StoredRun(Path("run"), facts={"label_names": ["a", "b", "c"], **facts.crossed(said, test, "multi")})
+    truth, predictions = shown_together(run)
     assert (truth[0, 1], truth[1, 0], truth[0, 2]) == (100, 100, 0)
-    assert (answers[0, 1], answers[1, 0]) == (50, 100)
+    assert (predictions[0, 1], predictions[1, 0]) == (50, 100)
     assert np.isnan(truth[2]).all()  # nothing is of class 2
 
 
@@ -259,7 +259,7 @@ def test_older_facts_are_drawn_if_every_label_was_known_and_else_measured_anew()
     for known in (torch.ones(9, 3).bool(), test.known):
         found = facts.crossed(test.y > 0, replace(test, known=known), "multi")
         older = {"together": {key: found["together"][key] for key in ("truth", "answers", "known")}}
-        run = Found(Path("run"), facts={"label_names": ["a", "b", "c"], **older})
+        run = StoredRun(Path("run"), facts={"label_names": ["a", "b", "c"], **older})
         assert facts.outdated(run.facts) == (not known.all())
         shares = shown_together(run)
         assert len(shares) == (2 if known.all() else 0)
@@ -284,15 +284,15 @@ def test_alone_is_ordinary_training_of_each_party_and_is_kept(tmp_path: Path) ->
     config = tiny("fedalign", rounds=2)
     experiment.run(config, tmp_path / "run")
     prepared, run, begun = experiment.plan(config), read(tmp_path / "run"), []
-    counts = alone.visits(run, 4)
+    counts = single_party.visits(run, 4)
     assert sum(counts) >= 6
-    made = list(alone.measure(run, prepared, begun.append, lambda: None))
+    made = list(single_party.measure(run, prepared, begun.append, lambda: None))
     assert sorted(party["name"] for party in made) == [f"client-{m}" for m in range(4)]
     own = [set(np.flatnonzero(party.train.classes.numpy())) for party in prepared.federation.parties]
     for m, party in read(tmp_path / "run").alone["parties"].items():
         never = [v for c, v in enumerate(party["class_f1"]) if c not in own[int(m)]]
         assert max(never) < 0.5  # a class it never saw labelled stays a guess
-    assert list(alone.measure(read(tmp_path / "run"), prepared, begun.append, lambda: None)) == []
+    assert list(single_party.measure(read(tmp_path / "run"), prepared, begun.append, lambda: None)) == []
     assert begun == [sum(counts), 0]
 
 
@@ -314,7 +314,9 @@ def test_alone_on_other_data_is_not_compared_with_together(
         capsys.readouterr()
         return said((folder / "report.html").read_text(encoding="utf-8"))
 
-    alone.store(folder / "alone.json", alone.mark_of(experiment.plan(config)), {"0": {"visits": 1}})  # on other data
+    single_party.store(
+        folder / "alone.json", single_party.mark_of(experiment.plan(config)), {"0": {"visits": 1}}
+    )  # on other data
     text = report()
     assert f"{changed}, so no party was trained alone on them" in text
     assert f"{changed}, so parties, confusion and similarity of classes are not shown" in text
@@ -333,11 +335,11 @@ def test_alone_on_other_data_is_not_compared_with_together(
 def test_parties_by_themselves_are_those_of_another_run_only_if_all_that_made_them_is_the_same() -> None:
     """Rows and known labels of any party, test rows, encoder, training and seed count; the method does not."""
     prepared = plan()
-    data, mark = prepared.federation, alone.mark_of(prepared)
-    assert alone.mark_of(plan("fedalign", algorithm__near=80.0, clients_per_round=2)) == mark
+    data, mark = prepared.federation, single_party.mark_of(prepared)
+    assert single_party.mark_of(plan("fedalign", algorithm__near=80.0, clients_per_round=2)) == mark
     for changes in ({"encoder__dropout": 0.3}, {"encoder__heads": 4}, {"training__epochs": 2}, {"seed": 4}):
         same_rows = experiment.plan(tiny(**changes), data)
-        assert alone.mark_of(same_rows) != mark, changes
+        assert single_party.mark_of(same_rows) != mark, changes
     *others, last = data.parties
     rows, test = last.train, data.test
     assert isinstance(rows.x, Sequences)
@@ -345,9 +347,9 @@ def test_parties_by_themselves_are_those_of_another_run_only_if_all_that_made_th
     x = Sequences(torch.ones_like(rows.x.values), rows.x.offsets)
     for changed in (replace(rows, x=x), replace(rows, known=torch.zeros_like(rows.known))):
         federation = replace(data, parties=[*others, replace(last, train=changed)])
-        assert alone.mark_of(replace(prepared, federation=federation)) != mark
+        assert single_party.mark_of(replace(prepared, federation=federation)) != mark
     fewer = replace(data, test=test.take(torch.arange(20)))
-    assert alone.mark_of(replace(prepared, federation=fewer)) != mark
+    assert single_party.mark_of(replace(prepared, federation=fewer)) != mark
 
 
 # --- methods and settings -----------------------------------------------------------------------------------------
@@ -387,13 +389,13 @@ def test_runs_of_different_data_sets_are_shown_apart(tmp_path: Path) -> None:
 
 def test_the_command_of_the_page_gives_the_very_same_configuration() -> None:
     config = configs.load("synthetic", ["algorithm.name=fedprox", "algorithm.mu=0.5", "training.epochs=3"], seed=9)
-    line = again.command(config)
+    line = rerun.command(config)
     assert line is not None
     assert line.startswith("fedalign run synthetic --seed 9 --set algorithm.name=fedprox")
     words = line.split()
     settings = [words[i + 1] for i, word in enumerate(words) if word == "--set"]
     assert configs.load("synthetic", settings, seed=9) == config
-    assert again.command(tiny()) is None  # no preset of ours
+    assert rerun.command(tiny()) is None  # no preset of ours
 
 
 # --- the page -----------------------------------------------------------------------------------------------------
@@ -710,5 +712,5 @@ def test_a_read_only_look_needs_no_data(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_labels_of_the_hand_written_runs_are_read(tmp_path: Path) -> None:
-    run: Found = read(written(tmp_path / "run", facts=False))
+    run: StoredRun = read(written(tmp_path / "run", facts=False))
     assert run.label_names == list(LABELS)

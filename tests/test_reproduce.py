@@ -13,13 +13,12 @@ import numpy as np
 import pytest
 import torch
 
-from fedalign import comparison, experiment
 from fedalign import config as configs
 from fedalign.errors import UserError
-from fedalign.paper import published
-from fedalign.paper.methods import GROUPS, METHODS
+from fedalign.paper import estimate, published, settings, side_by_side, similarity, studies, tsne
 from fedalign.report.facts import Rebuilder
-from fedalign.reproduction import beside, estimate, settings, similarity, studies, tsne
+from fedalign.runs import experiment, grid
+from fedalign.runs.methods import GROUPS, METHODS
 from fedalign.types import Examples, Sequences
 from federations import plan, tiny
 from test_cli import fedalign
@@ -58,17 +57,17 @@ def test_the_published_tables_are_whole() -> None:
             assert published.table3()[method, preset].f1 == published.table2()[method, preset].f1
 
 
-def row(name: str, *f1: float) -> comparison.Row:
+def row(name: str, *f1: float) -> grid.Row:
     scores = {"f1": list(f1), "accuracy": list(f1)}
-    return comparison.Row(name, METHODS[name].title, None, list(range(len(f1))), scores, scores, {})
+    return grid.Row(name, METHODS[name].title, None, list(range(len(f1))), scores, scores, {})
 
 
 def test_our_numbers_stand_beside_those_of_the_setting_they_stand_for(tmp_path: Path) -> None:
     choice = settings.Choice("dsads-8", "DSADS-8", stands_for="pamap2-9")
-    lines = beside.beside("table2", choice, [row("fedavg", 50, 60), row("fedalign", 70), row("fedavg-both", 1)])
+    lines = side_by_side.beside("table2", choice, [row("fedavg", 50, 60), row("fedalign", 70), row("fedavg-both", 1)])
     assert lines[0].paper == published.table2()["fedavg", "pamap2-9"]
     assert lines[2].paper is None
-    beside.write(lines, tmp_path / "x.csv")
+    side_by_side.write(lines, tmp_path / "x.csv")
     first, _, last = csv_rows(tmp_path / "x.csv")
     assert (first["f1"], first["f1_sd"], first["stands_for"]) == ("55.0", "7.07", "pamap2-9")
     assert float(first["paper_f1"]) == published.table2()["fedavg", "pamap2-9"].f1
@@ -79,11 +78,11 @@ def test_the_order_of_methods_is_compared_by_ranks() -> None:
     choice = settings.Choice("r8-8", "R8-8")
     paper = published.table2()
     names = ["fedavg", "moon", "fedpu", "fedalign"]
-    right = beside.beside("table2", choice, [row(name, paper[name, "r8-8"].f1 / 2) for name in names])
-    assert beside.order_agrees(right) == pytest.approx(1)
-    wrong = beside.beside("table2", choice, [row(name, 100 - paper[name, "r8-8"].f1) for name in names])
-    assert beside.order_agrees(wrong) == pytest.approx(-1)
-    assert beside.order_agrees(right[:2]) is None
+    right = side_by_side.beside("table2", choice, [row(name, paper[name, "r8-8"].f1 / 2) for name in names])
+    assert side_by_side.order_agrees(right) == pytest.approx(1)
+    wrong = side_by_side.beside("table2", choice, [row(name, 100 - paper[name, "r8-8"].f1) for name in names])
+    assert side_by_side.order_agrees(wrong) == pytest.approx(-1)
+    assert side_by_side.order_agrees(right[:2]) is None
 
 
 # --- which runs ---------------------------------------------------------------------------------------------------
@@ -277,7 +276,7 @@ def test_sensitivity_draws_a_line_a_method_and_the_level_without_pseudo_labels(
 ) -> None:
     short = {"training.epochs": ("local epochs", [1.0, 2.0]), "algorithm.near": ("percentile", [90.0])}
     for place in ("studies", "present"):
-        monkeypatch.setattr(f"fedalign.reproduction.{place}.VARIED", short)
+        monkeypatch.setattr(f"fedalign.paper.{place}.VARIED", short)
     shown = reproduce(capsys, "sensitivity", "--datasets", preset, "--rounds", "1", "--out", tmp_path / "out")
     assert "F1 by local epochs" in shown
     rows = csv_rows(tmp_path / "out" / "results" / "sensitivity-tiny.csv")

@@ -12,10 +12,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedalign import experiment, files, memory, runfolder
 from fedalign.config import Config, to_toml
 from fedalign.errors import UserError
-from fedalign.runfolder import RunFolder
+from fedalign.learning import client_state
+from fedalign.runs import experiment, folder
+from fedalign.runs.folder import RunFolder
+from fedalign.system import files
 from fedalign.types import Server
 from federations import tiny
 from test_cli import background, fedalign
@@ -92,7 +94,7 @@ def test_a_crash_at_any_write_is_harmless(algorithm: str, tmp_path: Path, monkey
             raise Crash
         return real(path, content)
 
-    for module in (memory, runfolder):
+    for module in (client_state, folder):
         monkeypatch.setattr(module, "write_atomically", writes)
     fail_at = 0
     experiment.run(config, tmp_path / "counted")
@@ -125,7 +127,7 @@ def test_a_damaged_checkpoint_is_noticed_and_the_one_before_it_used(undisturbed:
             data[moments.randrange(len(data))] ^= 0x10
         victim.write_bytes(data)
         warnings: list[str] = []
-        experiment.run(config, out, resume=True, watch=experiment.Watch(on_warning=warnings.append))
+        experiment.run(config, out, resume=True, callbacks=experiment.RunCallbacks(on_warning=warnings.append))
         assert outcome(out) == expected
         assert len(warnings) == 1
 
@@ -134,7 +136,7 @@ def three_rounds(path: Path) -> RunFolder:
     folder = RunFolder(path)
     folder.checkpoints.mkdir(parents=True)
     for number in (1, 2, 3):
-        kept = memory.ClientMemory(folder.checkpoints, 1)
+        kept = client_state.ClientStates(folder.checkpoints, 1)
         folder.save_round(number, weighing(number), kept, "f" * 64, {"round": number})
     return folder
 
@@ -146,7 +148,7 @@ def weighing(number: int) -> Server:
 def loaded(folder: RunFolder) -> tuple[int, float, int]:
     """Round, weight and number of warnings of the state that is found."""
     warnings: list[str] = []
-    kept = memory.ClientMemory(folder.checkpoints, 1)
+    kept = client_state.ClientStates(folder.checkpoints, 1)
     number, server = folder.load_round(weighing(0), kept, "f" * 64, warnings.append)
     return number, float(server.weights["w"][0]), len(warnings)
 
@@ -187,9 +189,9 @@ def test_a_damaged_state_does_not_take_the_place_of_the_one_before_it(
             raise Crash
         return real(path, content)
 
-    monkeypatch.setattr(runfolder, "write_atomically", dies)
+    monkeypatch.setattr("fedalign.runs.folder.write_atomically", dies)
     with pytest.raises(Crash):
-        folder.commit(3, weighing(3), memory.ClientMemory(folder.checkpoints, 1), "f" * 64)
+        folder.commit(3, weighing(3), client_state.ClientStates(folder.checkpoints, 1), "f" * 64)
     monkeypatch.undo()
     assert loaded(folder) == (2, 2.0, 1)
 
@@ -227,7 +229,7 @@ def _stop_after(config: Config, out: Path, rounds: int) -> None:
             raise Stopped
 
     with pytest.raises(Stopped):
-        experiment.run(config, out, watch=experiment.Watch(on_round=stop))
+        experiment.run(config, out, callbacks=experiment.RunCallbacks(on_round=stop))
 
 
 def test_resuming_with_another_configuration_or_other_data_is_refused(undisturbed: Path, tmp_path: Path) -> None:
@@ -277,7 +279,7 @@ def test_old_checkpoints_are_removed(undisturbed: Path) -> None:
 
 
 def test_memory_beyond_its_limit_lives_on_disk(tmp_path: Path) -> None:
-    store = memory.ClientMemory(tmp_path, limit_mb=1)
+    store = client_state.ClientStates(tmp_path, limit_mb=1)
     import torch
 
     for client in range(6):

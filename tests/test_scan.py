@@ -11,12 +11,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from benchmarks import plain_counts
-from fedalign.labels import cooccurrence, scan
+from fedalign.inputs.words import WORD, fold, stem
+from fedalign.labels.corpus import cooccurrence, scan
+from fedalign.labels.corpus.reading import Reading
+from fedalign.labels.corpus.scan import Breaks, Segment
+from fedalign.labels.corpus.tally import Worker
 from fedalign.labels.counts import Rule
-from fedalign.labels.reading import Reading
-from fedalign.labels.scan import Breaks, Segment
-from fedalign.labels.tally import Worker
-from fedalign.words import WORD, fold, stem
 
 
 def words(text: str) -> list[str]:

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from fedalign import track
+from fedalign.runs import tracking
 from test_cli import QUICK, fedalign
 
 
 def test_a_rounds_numbers_go_by_names_that_every_tracker_takes() -> None:
     record = {"round": 3, "f1": 0.5, "clients": [1, 2], "class_f1": [0.25, None, 1.0], "pseudo_yes": 4}
-    assert track.numbers(record, ["a b/<c>", "x"]) == {
+    assert tracking.numbers(record, ["a b/<c>", "x"]) == {
         "f1": 0.5,
         "pseudo_yes": 4.0,
         "class_f1/000_a_b_c": 0.25,
@@ -80,7 +80,7 @@ def test_a_tracker_that_fails_is_said_once_and_the_run_goes_on(
 
         def close(self) -> None: ...
 
-    monkeypatch.setitem(track.KINDS, "tensorboard", Full)
+    monkeypatch.setitem(tracking.KINDS, "tensorboard", Full)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
     out = tmp_path / "run"
     assert fedalign("run", "synthetic", "--rounds", "2", "--track", "tensorboard", "--out", out, *QUICK) == 0

@@ -9,12 +9,14 @@ import pytest
 import torch
 
 import published
-from fedalign import config, experiment
-from fedalign.datasets import _windows, dsads, pamap2
+from fedalign import config
+from fedalign.data import windows
+from fedalign.datasets import dsads, pamap2
 from fedalign.datasets.dsads import Dsads
 from fedalign.datasets.pamap2 import CHANNELS, Pamap2, filled, read_person
 from fedalign.errors import UserError
 from fedalign.labels import graph
+from fedalign.runs import experiment
 from fedalign.types import Pool
 
 
@@ -99,13 +101,13 @@ def test_the_run_s_seed_draws_the_split_unless_one_is_set(folder: Path) -> None:
 def test_a_block_split_keeps_neighbours_together() -> None:
     """Ten windows of an activity in time: six to train, two aside, two to test; the other person likewise."""
     activity, person = np.repeat([0, 1, 0], 10), np.repeat([0, 0, 1], 10)
-    parts = _windows.divided(activity, person, "block", seed=0).reshape(3, 10)
+    parts = windows.divided(activity, person, "block", seed=0).reshape(3, 10)
     assert parts.tolist() == [[0] * 6 + [1] * 2 + [2] * 2] * 3
 
 
 @pytest.mark.parametrize("split", ["random", "block"])
-def test_a_single_window_is_trained_on(split: _windows.Split) -> None:
-    assert _windows.divided(np.array([3]), np.array([0]), split, seed=0).tolist() == [0]
+def test_a_single_window_is_trained_on(split: windows.Split) -> None:
+    assert windows.divided(np.array([3]), np.array([0]), split, seed=0).tolist() == [0]
 
 
 def test_a_person_with_one_activity_annotates_that_one(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,8 @@ from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
 
-from fedalign import config, experiment
+from fedalign import config
+from fedalign.runs import experiment
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 FOLDERS = ["clinics", "wearables", "machines"]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fedalign.api import Federation, Progress, train
     from fedalign.errors import UserError
-    from fedalign.trained import Model
+    from fedalign.inference.model import Model
 
 __version__ = version("fedalign")
 __all__ = ["Federation", "Model", "Progress", "UserError", "__version__", "train"]
@@ -17,7 +17,7 @@ _PLACES = {
     "Federation": "fedalign.api",
     "Progress": "fedalign.api",
     "train": "fedalign.api",
-    "Model": "fedalign.trained",
+    "Model": "fedalign.inference.model",
     "UserError": "fedalign.errors",
 }
 

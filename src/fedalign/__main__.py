@@ -1,5 +1,5 @@
 """`python -m fedalign`, for where the environment's scripts are not on the path."""
 
-from fedalign.cli import main
+from fedalign.cli.main import main
 
 main()

@@ -12,25 +12,26 @@ from typing import Any
 import numpy as np
 
 from fedalign import config as configs
-from fedalign import experiment, rooms, types
-from fedalign.annotation import Labels, Spelling
+from fedalign import registry, types
 from fedalign.config import Config
-from fedalign.console import Display, NotebookDisplay, in_notebook, note
-from fedalign.datasets.files import Files
-from fedalign.defaults import suited
-from fedalign.detection import detect
 from fedalign.errors import UserError
-from fedalign.federate import Plan, Round
-from fedalign.formats import Batch, Problem, Ragged, Table, quoted, refuse
-from fedalign.reading import Raw, Reading, Records, limited
+from fedalign.inference.model import Model, by_name, frame_columns
+from fedalign.ingest.annotation import Labels, Spelling
+from fedalign.ingest.columns import Raw, Reading, Records, limited
+from fedalign.ingest.defaults import suggest_settings
+from fedalign.ingest.detect import detect
+from fedalign.ingest.formats import Batch, Problem, Ragged, Table, quoted, refuse
+from fedalign.ingest.party_files import Files
+from fedalign.learning.rounds import Plan, Round
 from fedalign.report.live import LivePage
-from fedalign.trained import Model, by_name, frame_columns
+from fedalign.runs import experiment
+from fedalign.runs.display import Display, NotebookDisplay, in_notebook, note
 from fedalign.types import Party, Task
 
 INPUTS = ("text", "features", "series")
 LABELS = ("label", "labels", "label_columns", "label_prefix")
 SHOWN = 10  # parties, and classes of each, that a federation lists of itself
-ARRAYS = "fedalign.datasets._arrays"
+ARRAYS = "fedalign.datasets._in_memory"
 OPTIONS = ("classes", "columns", "aliases", "missing", "other", "min_positives", "validation", "vocabulary", "words",
            "buckets", "min_count", "min_clients", "max_tokens")  # fmt: skip # of a [dataset] that speak of arrays too
 
@@ -60,7 +61,7 @@ class Federation(types.Federation):
         if not isinstance(path, Mapping) and not any(table.get(key) for key in (*INPUTS, *LABELS)):
             table = {**detect(Path(path), {key: str(value) for key, value in options.items()}).options, **options}
         table = Files.beside(table, Path.cwd())
-        files = rooms.build("datasets", "files", table)
+        files = registry.build("datasets", "files", table)
         assert isinstance(files, Files)
         return cls._of(files.load(Path()), {"name": name, "dataset": {"name": "files", **table}})
 
@@ -110,7 +111,12 @@ class Federation(types.Federation):
         table: dict[str, Any] = {**self.settings}
         if "training" not in table:
             rows = sum(len(party.train) for party in self.parties)
-            table = {"seed": 1, "clients_per_round": min(len(self.parties), 10), **suited(self.kind, rows), **table}
+            table = {
+                "seed": 1,
+                "clients_per_round": min(len(self.parties), 10),
+                **suggest_settings(self.kind, rows),
+                **table,
+            }
         asked = {"algorithm.name": algorithm, "rounds": rounds, "seed": seed, **changes}
         return configs.changed(table, {key: value for key, value in asked.items() if value is not None})
 
@@ -187,16 +193,16 @@ def train(
 
     with ExitStack() as stack:
         folder = Path(out) if out is not None else Path(stack.enter_context(tempfile.TemporaryDirectory())) / "run"
-        watch = experiment.Watch(on_start, on_round=on_round, on_warning=note)
+        callbacks = experiment.RunCallbacks(on_start, on_round=on_round, on_warning=note)
         if progress:
             display: Display | NotebookDisplay = NotebookDisplay() if in_notebook() else Display(folder)
             stack.enter_context(display)
-            watch = experiment.both(display.watch(), watch)
+            callbacks = experiment.both(display.callbacks(), callbacks)
         page = LivePage(folder, note)
         if out is not None:
-            watch = page.watch(watch, folder)
+            callbacks = page.callbacks(callbacks, folder)
         try:
-            result = experiment.run(config, folder, resume, watch, prepared=experiment.plan(config, federation))
+            result = experiment.run(config, folder, resume, callbacks, prepared=experiment.plan(config, federation))
             if out is not None:
                 page.finish()
             return replace(Model.load(folder, trust_code=True), result=result)
@@ -240,7 +246,7 @@ def _settings(parties: Iterable[str], options: Mapping[str, Any]) -> Files:
             raise UserError(f"rows in memory have no option {key!r}; choose from {', '.join(OPTIONS)}")
     names = list(parties)
     table = Files.beside({"parties": dict.fromkeys(names, ""), **options}, Path.cwd())
-    files = rooms.build("datasets", "files", table)
+    files = registry.build("datasets", "files", table)
     assert isinstance(files, Files)
     files.check_party_names(names)
     return files

@@ -4,74 +4,22 @@ from __future__ import annotations
 
 import shlex
 import tomllib
+import warnings
 from collections.abc import Iterable, Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
+from fedalign.data.settings import Partition
 from fedalign.errors import UserError, nearest
-from fedalign.rooms import ROOMS, build, explain, find, option_names
+from fedalign.labels.settings import Labels
+from fedalign.learning.settings import Training
+from fedalign.registry import PLUGINS, Choice, Section, build, explain, find, option_names
 
 OWN = "fedalign.toml"  # what a folder of files is read by
-
-
-class Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-
-class Choice(BaseModel):
-    """A thing from a room and its options, for example `[algorithm]` with `name = "fedprox"` and `mu = 0.01`."""
-
-    model_config = ConfigDict(frozen=True, extra="allow")
-    name: str
-
-    @property
-    def options(self) -> dict[str, Any]:
-        return dict(self.__pydantic_extra__ or {})
-
-
-class Training(Section):
-    """The local training of one visit."""
-
-    epochs: int = Field(5, ge=1)
-    batch_size: int = Field(128, ge=1)
-    lr: float = Field(0.001, gt=0)
-    label_lr: float | None = Field(None, gt=0)  # of the label encoder or head; None: lr
-    optimizer: Literal["adam", "sgd"] = "adam"
-    momentum: float = Field(0.0, ge=0, lt=1)  # of sgd
-    keep_optimizer: bool = True  # a client's optimiser state survives between its rounds
-    balanced: bool = True  # multi-label: a class's yes and no entries count alike in sum
-    clip: float | None = Field(None, gt=0)  # limit of the gradient's norm
-
-
-class Partition(Section):
-    """Which client holds which rows and annotates which classes."""
-
-    # none: the data set brings its clients; centralised: one client with every row and label, the upper line
-    kind: Literal["random-classes", "category", "centralised", "none"] = "none"
-    clients: int | None = Field(None, ge=1)  # None: one a subject (random-classes) or a category
-    classes_per_client: int = Field(3, ge=1)
-    rows: Literal["shuffle", "subject"] = "shuffle"
-    cover: bool = False  # draw again until every class has an owner
-    seed: int | None = Field(None, ge=0)  # None: the run's seed
-
-
-class Labels(Section):
-    """Where the label encoder's first rows come from."""
-
-    source: Literal["counts", "sentence", "table", "vectors", "random"] = "random"
-    file: str = ""  # of that source; also the name of shipped counts; sentence: a model's folder, or empty
-    descriptions: str = ""  # sentence: a file of names and what they mean, or the name of shipped counts
-    phrase: str = Field("{}", pattern=r"\{\}")  # sentence: what is read, {} being the name, as in "a person is {}"
-    smoothing: float = Field(0.5, ge=0)  # of counts, against chance in small corpora; 0: none, as in the paper
-    reading: Literal["paper", "released"] = "paper"  # centred without self-loops, or as the published code does
-    walk_length: int = Field(100, ge=2)
-    walks: int = Field(200, ge=1)
-    window: int = Field(5, ge=1)
-    normalise: bool | None = None  # L2-normalise rows in the logits; None: in single-label
 
 
 class Config(Section):
@@ -94,6 +42,9 @@ class Config(Section):
     training: Training = Training()
 
 
+# Keys that have a new name; the old one is still read
+RENAMED = {("algorithm", "owner_rows"): "average_over_owners"}
+
 # What a profile changes; a run's own settings win over it. docs/differences.md lists each difference.
 PROFILES: dict[str, dict[str, dict[str, Any]]] = {
     "released": {},
@@ -105,7 +56,7 @@ PROFILES: dict[str, dict[str, dict[str, Any]]] = {
 
 
 def presets() -> list[str]:
-    folder = files("fedalign.paper")
+    folder = files("fedalign.presets")
     return sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))
 
 
@@ -146,7 +97,7 @@ def from_table(table: Mapping[str, Any], where: str = "configuration") -> Config
 
 def sections(table: Mapping[str, Any], where: str = "configuration") -> Config:
     """The same without looking into the options of the chosen things, which are neither imported nor filled in."""
-    merged = _with_profile(dict(table))
+    merged = _with_profile(_renamed(dict(table)))
     try:
         config = Config.model_validate(merged)
     except ValidationError as error:
@@ -201,7 +152,7 @@ def _without_none(value: Any) -> Any:
 def _read(source: str) -> dict[str, Any]:
     path = Path(source)
     if source in presets():
-        return tomllib.loads(files("fedalign.paper").joinpath(f"{source}.toml").read_text(encoding="utf-8"))
+        return tomllib.loads(files("fedalign.presets").joinpath(f"{source}.toml").read_text(encoding="utf-8"))
     if not path.suffix and not path.exists():
         raise UserError(f"unknown preset {source!r}{nearest(source, presets())}")
     if path.is_dir():
@@ -220,7 +171,7 @@ def _read(source: str) -> dict[str, Any]:
 def _holds_rows(path: Path) -> bool:
     if path.suffix == ".toml":
         return False
-    from fedalign.formats import readable  # slow to import, and a TOML needs none of it
+    from fedalign.ingest.formats import readable  # slow to import, and a TOML needs none of it
 
     return readable(path)
 
@@ -231,7 +182,7 @@ def _of_a_run(path: Path) -> bool:
 
 def _complete_paths(table: dict[str, Any], folder: Path) -> None:
     """Paths are relative to the file they stand in, or to the working folder on the command line."""
-    for section in ROOMS.values():
+    for section in PLUGINS.values():
         if isinstance(table.get(section), Mapping):
             table[section] = _with_program(table[section], folder)
     if isinstance(table.get("labels"), Mapping):
@@ -336,6 +287,18 @@ def _with_profile(table: dict[str, Any]) -> dict[str, Any]:
                 if isinstance(result.setdefault(section, {}), dict):
                     result[section] = {**values, **result[section]}
     return result
+
+
+def _renamed(table: dict[str, Any]) -> dict[str, Any]:
+    """The table with old keys under their new names; a warning names the new one."""
+    for (section, old), new in RENAMED.items():
+        values = table.get(section)
+        if isinstance(values, Mapping) and old in values:
+            if new in values:
+                raise UserError(f"{section}.{old} is now {section}.{new}, and both are set; remove {section}.{old}")
+            warnings.warn(f"{section}.{old} is now called {section}.{new}", FutureWarning, stacklevel=2)
+            table[section] = {new if key == old else key: value for key, value in values.items()}
+    return table
 
 
 def _near_key(path: list[str], key: str) -> str:

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from fedalign.config import Training
     from fedalign.inputs import Inputs
-    from fedalign.model import DualEncoder
-    from fedalign.noise import Noise
+    from fedalign.learning.model import DualEncoder
+    from fedalign.learning.settings import Training
+    from fedalign.randomness import KeyedRandom
 
 Arrays = dict[str, Tensor]  # the single currency: all that is sent, stored or averaged
 Task = Literal["single", "multi"]  # one class a row, or any number of them
@@ -176,7 +176,7 @@ class Server:
 
     weights: Arrays
     num_clients: int
-    class_rows: tuple[str, ...]  # arrays of `weights` with one row a class
+    class_arrays: tuple[str, ...]  # arrays of `weights` with one row a class
     extra: Arrays = field(default_factory=dict)
 
 
@@ -200,7 +200,7 @@ class Visit:
     config: Training
     received: Arrays  # the server's extra arrays
     memory: Arrays  # what `finish` asked to remember when this client was last chosen
-    noise: Noise  # keyed randomness of this visit
+    noise: KeyedRandom  # keyed randomness of this visit
     clients: int = 1  # that there are, chosen or not
     steps: int = 0  # optimiser steps taken so far
 

@@ -9,9 +9,9 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from fedalign import alignment
-from fedalign.algorithm import Algorithm
-from fedalign.model import DualEncoder, Head, probabilities
+from fedalign.learning import pseudo_labels
+from fedalign.learning.algorithm import Algorithm
+from fedalign.learning.model import DualEncoder, Head, probabilities
 from fedalign.types import Examples, Server, Task, Visit
 
 Percent = Annotated[float, Field(ge=0, le=100)]
@@ -20,9 +20,10 @@ Percent = Annotated[float, Field(ge=0, le=100)]
 @dataclass(frozen=True)
 class FedAlign(Algorithm):
     """Label names anchor the latent space, and rows near or far from the anchors of classes that a client does not
-    annotate teach it those classes. Without alignment, semantics, alternation and owner_rows this is FedAvg."""
+    annotate become pseudo labels of those classes. With alignment, semantics, alternation and average_over_owners off,
+    this is FedAvg."""
 
-    owner_rows: bool = True
+    average_over_owners: bool = True
     alignment: bool = True
     semantics: Literal["names", "random", "none"] = "names"  # none: a linear head, pseudo labels by its confidence
     alternating: bool = True
@@ -37,7 +38,7 @@ class FedAlign(Algorithm):
     def head(self) -> Head:
         return "linear" if self.semantics == "none" else self.semantics
 
-    def watches(self, task: Task) -> bool:
+    def needs_class_f1(self, task: Task) -> bool:
         return task == "multi" and self.alignment and self.gate > 0
 
     def prepare(self, visit: Visit) -> Examples:
@@ -48,13 +49,14 @@ class FedAlign(Algorithm):
         far = self.far if self.far is not None else (50.0 if single else 99.9)
         view = (self.nearness(visit.start, data), data.y, data.known, data.classes)
         if single:
-            y, known = alignment.pseudo_labels_single(*view, near, far)
+            y, known = pseudo_labels.pseudo_labels_single(*view, near, far)
         else:
             clamp = None if self.clamp == "off" else float(self.clamp)
             trusted = visit.received["class_f1"] > self.gate if self.gate > 0 else torch.ones_like(data.classes)
-            y, known = alignment.pseudo_labels_multi(*view, near, far, clamp, trusted)
+            y, known = pseudo_labels.pseudo_labels_multi(*view, near, far, clamp, trusted)
         aligned = replace(data, y=y, known=known)
-        return aligned if self.pseudo_weight is None else alignment.two_terms(data, aligned, self.pseudo_weight, single)
+        weight = self.pseudo_weight
+        return aligned if weight is None else pseudo_labels.two_terms(data, aligned, weight, single)
 
     def nearness(self, model: DualEncoder, data: Examples) -> Tensor:
         """(n, C) how near each row is to each class, by the model as received."""
@@ -62,8 +64,8 @@ class FedAlign(Algorithm):
             z = model.encode(data.x)
             if self.semantics == "none":
                 return probabilities(model.label_encoder(z), model.task)
-            usual: alignment.Similarity = "cosine" if model.task == "single" else "dot"
-            return alignment.similarity(z, model.anchors(), usual if self.similarity == "auto" else self.similarity)
+            usual: pseudo_labels.Similarity = "cosine" if model.task == "single" else "dot"
+            return pseudo_labels.similarity(z, model.anchors(), usual if self.similarity == "auto" else self.similarity)
 
     def phases(self, model: DualEncoder) -> list[list[nn.Parameter]]:
         if not self.alternating:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedalign.algorithm import Algorithm
+from fedalign.learning.algorithm import Algorithm
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import Field
 from torch import Tensor
 
-from fedalign.algorithm import Algorithm
+from fedalign.learning.algorithm import Algorithm
 from fedalign.types import Examples, Visit
 
 

@@ -9,8 +9,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedalign import losses
-from fedalign.algorithm import Algorithm
+from fedalign.learning import losses
+from fedalign.learning.algorithm import Algorithm
 from fedalign.types import Examples, Visit
 
 MOST = 13.8  # -log of a millionth
@@ -33,8 +33,8 @@ class FedPU(Algorithm):
     other_prior: Annotated[float, Field(ge=0, le=1)] = 0.05
     clip: bool = False  # never let the estimated negative risk fall below zero
 
-    def carries_loss(self, visit: Visit) -> Tensor:
-        needed = super().carries_loss(visit)
+    def rows_with_loss(self, visit: Visit) -> Tensor:
+        needed = super().rows_with_loss(visit)
         return needed | visit.data.known.any(1) if self.strength else needed
 
     def objective(self, visit: Visit, batch: Examples) -> Tensor:
@@ -50,13 +50,14 @@ class FedPU(Algorithm):
             return logits.sum() * 0
         not_this = minus_log_of_the_others(logits)  # (n, C) l
         own, others = batch.classes.float(), (~batch.classes).float()
-        unlabelled, labelled = losses.none_of_own(batch).float(), losses.carries_loss(batch, "single").float()  # (n,)
+        unlabelled = losses.outside_own_classes(batch).float()  # (n,)
+        labelled = losses.rows_with_loss(batch, "single").float()  # (n,)
         negative = torch.einsum("nc,n,c->", not_this, unlabelled, own)
         if self.own_prior:  # subtracted, so it must not grow without bound
-            rest, told = losses.none_of_own(data).sum(), losses.carries_loss(data, "single").sum().clamp(min=1)
-            negative = (
-                negative - self.own_prior * rest / told * (not_this.clamp(max=MOST) * batch.y * batch.known).sum()
-            )
+            rest = losses.outside_own_classes(data).sum()
+            told = losses.rows_with_loss(data, "single").sum().clamp(min=1)
+            own_rows = (not_this.clamp(max=MOST) * batch.y * batch.known).sum()
+            negative = negative - self.own_prior * rest / told * own_rows
         negative = negative / own.sum().clamp(min=1)
         if self.clip:
             negative = negative.clamp(min=0)

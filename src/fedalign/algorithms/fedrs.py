@@ -10,8 +10,8 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedalign.algorithm import Algorithm
-from fedalign.model import Head
+from fedalign.learning.algorithm import Algorithm
+from fedalign.learning.model import Head
 from fedalign.types import Examples, Visit
 
 

@@ -10,7 +10,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedalign.algorithm import Algorithm
+from fedalign.learning.algorithm import Algorithm
 from fedalign.types import Arrays, Examples, Visit
 
 
@@ -33,14 +33,14 @@ class Moon(Algorithm):
         data = visit.data
         if not self.contrasts(visit):
             return data
-        previous = visit.start.twin()
+        previous = visit.start.clone()
         previous.load({**visit.start.arrays(), **visit.memory})
         with torch.no_grad():
             seen = {"global": visit.start.encode(data.x), "previous": previous.encode(data.x)}
         return replace(data, extra={**data.extra, **seen})
 
-    def carries_loss(self, visit: Visit) -> Tensor:
-        needed = super().carries_loss(visit)
+    def rows_with_loss(self, visit: Visit) -> Tensor:
+        needed = super().rows_with_loss(visit)
         return torch.ones_like(needed) if self.contrasts(visit) else needed
 
     def objective(self, visit: Visit, batch: Examples) -> Tensor:

@@ -10,9 +10,9 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from fedalign.aggregate import added
-from fedalign.algorithm import Algorithm
-from fedalign.model import DualEncoder
+from fedalign.learning.aggregation import added
+from fedalign.learning.algorithm import Algorithm
+from fedalign.learning.model import DualEncoder
 from fedalign.types import Arrays, Server, Update, Visit
 
 OWN = "control:"  # prefix of a weight's control variate

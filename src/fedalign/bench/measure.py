@@ -15,13 +15,14 @@ import torch
 from torch import Tensor
 
 from fedalign import config as configs
-from fedalign import experiment, losses
 from fedalign.bench import padded
-from fedalign.client import Onlooker, Workbench, visit
 from fedalign.config import Config
 from fedalign.engines.local import Local
 from fedalign.errors import UserError
-from fedalign.federate import Plan, choose
+from fedalign.learning import losses
+from fedalign.learning.local_training import ModelPair, TrainingCallback, train_client
+from fedalign.learning.rounds import Plan, choose
+from fedalign.runs import experiment
 from fedalign.types import Examples, Sequences
 
 Side = Literal["packed", "padded"]
@@ -98,7 +99,7 @@ def _peak() -> float:
     return int(line.split()[1]) / 1024
 
 
-class Clock(Onlooker):
+class Clock(TrainingCallback):
     """Notes when alignment ends and training begins."""
 
     def __init__(self) -> None:
@@ -113,16 +114,16 @@ def packed(plan: Plan, client: int, repeats: int) -> dict[str, Any]:
     """Ours: one thread for one client, all of them for a round."""
     config, party = plan.config, plan.federation.parties[client]
     once = config.training.model_copy(update={"epochs": 1})
-    server, bench = plan.start(), Workbench(plan.model)
+    server, bench = plan.start(), ModelPair(plan.model)
     torch.set_num_threads(1)
     goes, clock = [], Clock()
     _reset_peak()
     for number in range(repeats + 1):  # the first warms the caches
         began = time.perf_counter()
-        visit(plan.algorithm, bench, server, party.train, {}, once, (1, number, client), clock)
+        train_client(plan.algorithm, bench, server, party.train, {}, once, (1, number, client), clock)
         goes.append((clock.prepared_at - began, time.perf_counter() - clock.prepared_at))
     memory = _peak()
-    needed = lengths_of(party.train)[plan.algorithm.carries_loss(_visit_of(plan, bench, clock.data))]
+    needed = lengths_of(party.train)[plan.algorithm.rows_with_loss(_visit_of(plan, bench, clock.data))]
     passes = 3 * len(plan.algorithm.phases(plan.model)[:1]) + (len(plan.algorithm.phases(plan.model)) - 1)
     found: dict[str, Any] = {
         "align": {
@@ -159,11 +160,11 @@ def packed(plan: Plan, client: int, repeats: int) -> dict[str, Any]:
     return {"phases": found, "workers": workers}
 
 
-def _visit_of(plan: Plan, bench: Workbench, data: Examples) -> Any:
-    from fedalign.noise import Noise
+def _visit_of(plan: Plan, bench: ModelPair, data: Examples) -> Any:
+    from fedalign.randomness import KeyedRandom
     from fedalign.types import Visit
 
-    return Visit(bench.model, bench.start, data, plan.config.training, {}, {}, Noise(0))
+    return Visit(bench.model, bench.start, data, plan.config.training, {}, {}, KeyedRandom(0))
 
 
 def baseline(plan: Plan, client: int, repeats: int) -> dict[str, Any]:
@@ -190,7 +191,7 @@ def baseline(plan: Plan, client: int, repeats: int) -> dict[str, Any]:
 def in_the_middle(plan: Plan) -> int:
     """The client whose labelled rows have the median number of steps."""
     parts = [party.train for party in plan.federation.parties]
-    work = [int(lengths_of(part)[losses.carries_loss(part, plan.federation.task)].sum()) for part in parts]
+    work = [int(lengths_of(part)[losses.rows_with_loss(part, plan.federation.task)].sum()) for part in parts]
     return sorted(range(len(work)), key=work.__getitem__)[len(work) // 2]
 
 

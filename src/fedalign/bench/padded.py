@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader, Dataset
 
-from fedalign import alignment, losses
 from fedalign.encoders.transformer import TransformerEncoder, sinusoids
-from fedalign.model import DualEncoder
+from fedalign.learning import losses, pseudo_labels
+from fedalign.learning.model import DualEncoder
 from fedalign.types import Examples, Sequences, Task
 
 
@@ -66,14 +66,14 @@ def ordinary_name(name: str) -> str:
     return NAMES[name]
 
 
-def padded_twin(encoder: TransformerEncoder) -> PaddedEncoder:
+def padded_copy(encoder: TransformerEncoder) -> PaddedEncoder:
     """An ordinary encoder with the same weights."""
     o = encoder.options
     size = encoder.embedding.shape[0 if encoder.tokens else 1]
-    twin = PaddedEncoder(size, o.dim, o.heads, o.feedforward, o.layers, o.dropout, encoder.tokens)
+    clone = PaddedEncoder(size, o.dim, o.heads, o.feedforward, o.layers, o.dropout, encoder.tokens)
     weights = {ordinary_name(name): value for name, value in encoder.state_dict().items()}
-    twin.load_state_dict(weights)
-    return twin
+    clone.load_state_dict(weights)
+    return clone
 
 
 def pad(x: Sequences) -> tuple[Tensor, Tensor]:
@@ -88,7 +88,7 @@ class Padded(nn.Module):
     def __init__(self, model: DualEncoder) -> None:
         super().__init__()
         assert isinstance(model.data_encoder, TransformerEncoder)
-        self.encoder = padded_twin(model.data_encoder)
+        self.encoder = padded_copy(model.data_encoder)
         self.rows = nn.Parameter(model.label_encoder.weight.detach().clone())
         self.normalise = model.label_encoder.normalise
         self.task: Task = model.task
@@ -141,7 +141,7 @@ def align(model: Padded, data: Examples, batch_size: int) -> Tensor:
     model.eval()
     with torch.no_grad():
         z = [model.encoder(x, lengths) for x, lengths, _, _ in loader(data, batch_size, shuffle=False)]
-    return alignment.similarity(torch.cat(z), model.rows.detach(), "cosine")
+    return pseudo_labels.similarity(torch.cat(z), model.rows.detach(), "cosine")
 
 
 def evaluate(model: Padded, data: Examples, batch_size: int) -> Tensor:

@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from fedalign.cache import Prepared, prepared
-from fedalign.datafolder import About, Archive
-from fedalign.datasets import _windows
+from fedalign.data import windows
+from fedalign.data.cache import Prepared, prepared
+from fedalign.data.downloads import About, Archive
+from fedalign.data.matrix import contents, read_numbers
 from fedalign.errors import UserError
-from fedalign.matrix import contents, read_numbers
 from fedalign.types import Pool
 
 ACTIVITIES = (  # a01 to a19
@@ -67,7 +67,7 @@ class Dsads:
         r"(?:^|/)(data/a\d\d/p\d/s\d\d\.txt)$",
     )
 
-    split: _windows.Split = "random"
+    split: windows.Split = "random"
     split_seed: Annotated[int, Field(ge=0)] | None = None  # of the random split; None: the run's seed
 
     def for_seed(self, seed: int) -> Dsads:
@@ -86,7 +86,7 @@ class Dsads:
         found = prepared(folder, "dsads", 1, files, lambda: read(files))
         every = len(ACTIVITIES) * PEOPLE * SEGMENTS
         note = "" if len(files) == every else f"{len(files):,} of the {every:,} segments"
-        return _windows.pool(found.arrays, ACTIVITIES, CHANNELS, self.split, self.split_seed or 0, note)
+        return windows.pool(found.arrays, ACTIVITIES, CHANNELS, self.split, self.split_seed or 0, note)
 
 
 def read(files: list[Path]) -> Prepared:

@@ -17,13 +17,13 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedalign.cache import Prepared, prepared
-from fedalign.datafolder import About, Archive, refuse_copies
+from fedalign.data.cache import Prepared, prepared
+from fedalign.data.downloads import About, Archive, refuse_copies
+from fedalign.data.matrix import read_numbers
 from fedalign.errors import UserError
 from fedalign.inputs import Scaling, Series
-from fedalign.keys import numpy_generator
 from fedalign.labels.names import readable
-from fedalign.matrix import read_numbers
+from fedalign.randomness import numpy_generator
 from fedalign.types import Examples, Pool, Sequences
 
 FILES = "*.features_labels.csv.gz"

@@ -16,11 +16,11 @@ import polars as pl
 import torch
 from pydantic import Field
 
-from fedalign.cache import Prepared, prepared
-from fedalign.datafolder import About
-from fedalign.datasets import _documents
+from fedalign.data import vocabulary
+from fedalign.data.cache import Prepared, prepared
+from fedalign.data.downloads import About
+from fedalign.data.matrix import contents
 from fedalign.errors import UserError
-from fedalign.matrix import contents
 from fedalign.types import Pool, Sequences
 
 FILES = ("train_50.csv", "dev_50.csv", "test_50.csv")  # of CAML's preprocessing
@@ -110,8 +110,8 @@ class Mimic3:
                 f"no code in {here} has more than {self.min_positives} documents; lower dataset.min_positives"
             )
         rows = [(part == p).nonzero().flatten() for p in range(3)]
-        text, tokens = _documents.limited(words, tokens, rows[0], "none", self.min_count, self.max_tokens, LEFT_OUT)
-        train, held, test = (_documents.examples(tokens, y[:, kept], chosen) for chosen in rows)
+        text, tokens = vocabulary.limited(words, tokens, rows[0], "none", self.min_count, self.max_tokens, LEFT_OUT)
+        train, held, test = (vocabulary.examples(tokens, y[:, kept], chosen) for chosen in rows)
         sizes = tuple(len(chosen) for chosen in rows)
         return Pool(
             "multi",
@@ -138,7 +138,7 @@ def read(files: list[Path]) -> Prepared:
     y = torch.zeros(sum(len(labels) for _, labels in tables), len(codes), dtype=torch.uint8)
     for row, label in enumerate(label for _, labels in tables for label in labels):
         y[row, [place[code] for code in label]] = 1
-    words, tokens = _documents.numbered(
+    words, tokens = vocabulary.numbered(
         (word for word in text.split() if word not in LEFT_OUT) for texts, _ in tables for text in texts
     )
     part = torch.tensor([p for p, (texts, _) in enumerate(tables) for _ in texts], dtype=torch.uint8)

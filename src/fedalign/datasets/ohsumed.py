@@ -10,12 +10,12 @@ from typing import Annotated, ClassVar
 import torch
 from pydantic import Field
 
-from fedalign import words
-from fedalign.cache import Prepared, prepared
-from fedalign.datafolder import About, Archive
-from fedalign.datasets import _documents
+from fedalign.data import vocabulary
+from fedalign.data.cache import Prepared, prepared
+from fedalign.data.downloads import About, Archive
 from fedalign.errors import UserError
-from fedalign.keys import numpy_generator
+from fedalign.inputs import words
+from fedalign.randomness import numpy_generator
 from fedalign.types import Pool, Sequences
 
 CLASSES = {  # name and our group: what a department would annotate
@@ -87,15 +87,15 @@ class Ohsumed:
         order = torch.from_numpy(numpy_generator("ohsumed", "validation").permutation(len(mine)))
         aside = round(len(mine) * self.validation)
         held, kept = mine[order[:aside].sort().values], mine[order[aside:].sort().values]
-        text, tokens = _documents.limited(found.notes["words"], tokens, kept, "stems", self.min_count, self.max_tokens)
+        text, tokens = vocabulary.limited(found.notes["words"], tokens, kept, "stems", self.min_count, self.max_tokens)
         sizes = (len(mine), len(test))
         return Pool(
             "multi",
             [name for name, _ in CLASSES.values()],
-            _documents.examples(tokens, y, kept),
-            _documents.examples(tokens, y, test),
+            vocabulary.examples(tokens, y, kept),
+            vocabulary.examples(tokens, y, test),
             text,
-            validation=_documents.examples(tokens, y, held) if aside else None,
+            validation=vocabulary.examples(tokens, y, held) if aside else None,
             category=[group for _, group in CLASSES.values()],
             note="" if sizes == COUNTS else f"{sizes[0]:,} / {sizes[1]:,} abstracts instead of 6,286 / 7,643",
         )
@@ -150,10 +150,10 @@ def read(files: list[Path]) -> Prepared:
     for path, document in zip(first, documents, strict=True):
         if not document:
             raise UserError(f"{path} holds no words; get it again")
-    vocabulary, tokens = _documents.numbered(documents)
+    listed, tokens = vocabulary.numbered(documents)
     part_of = torch.tensor([PARTS.index(part) for part, _ in places], dtype=torch.uint8)
     arrays = {"tokens": tokens.values, "offsets": tokens.offsets, "y": y, "part": part_of}
-    return Prepared(arrays, {"words": vocabulary})
+    return Prepared(arrays, {"words": listed})
 
 
 def _text(path: Path) -> str:

@@ -11,11 +11,11 @@ import polars as pl
 import torch
 from pydantic import Field
 
-from fedalign.cache import Prepared, prepared
-from fedalign.datafolder import About, Archive, refuse_copies
-from fedalign.datasets import _windows
+from fedalign.data import windows
+from fedalign.data.cache import Prepared, prepared
+from fedalign.data.downloads import About, Archive, refuse_copies
+from fedalign.data.matrix import contents, read_numbers
 from fedalign.errors import UserError
-from fedalign.matrix import contents, read_numbers
 from fedalign.types import Pool
 
 ACTIVITIES = {  # of the protocol, by the number in the files
@@ -61,7 +61,7 @@ class Pamap2:
         r"(?:^|/)(Protocol/subject\d{3}\.dat)$",
     )
 
-    split: _windows.Split = "random"
+    split: windows.Split = "random"
     split_seed: Annotated[int, Field(ge=0)] | None = None  # of the random split; None: the run's seed
 
     def for_seed(self, seed: int) -> Pamap2:
@@ -81,7 +81,7 @@ class Pamap2:
         found = prepared(folder, "pamap2", 1, files, lambda: read(files))
         note = "" if len(files) == PEOPLE else f"{len(files)} of the {PEOPLE} people"
         names = list(ACTIVITIES.values())
-        return _windows.pool(found.arrays, names, CHANNELS, self.split, self.split_seed or 0, note)
+        return windows.pool(found.arrays, names, CHANNELS, self.split, self.split_seed or 0, note)
 
 
 def sources(here: Path) -> list[Path]:

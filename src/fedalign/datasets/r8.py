@@ -10,11 +10,10 @@ from typing import Annotated, ClassVar
 import torch
 from pydantic import Field
 
-from fedalign import words
-from fedalign.datafolder import About, fetch_from_package
+from fedalign.data.downloads import About, fetch_from_package
 from fedalign.errors import UserError
-from fedalign.inputs import Text, count_vocabulary
-from fedalign.keys import numpy_generator
+from fedalign.inputs import Text, count_vocabulary, words
+from fedalign.randomness import numpy_generator
 from fedalign.types import Examples, Pool
 
 Document = tuple[str, list[str]]  # topic, words

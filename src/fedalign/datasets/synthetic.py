@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from fedalign.datafolder import About
+from fedalign.data.downloads import About
 from fedalign.inputs import Features, Inputs, Scaling, Series, Text
-from fedalign.keys import numpy_generator
+from fedalign.randomness import numpy_generator
 from fedalign.types import Examples, Pool, Rows, Sequences
 
 KINDS = ("walking", "cycling", "cooking", "reading", "driving", "sleeping", "typing", "singing")

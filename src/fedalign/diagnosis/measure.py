@@ -14,9 +14,9 @@ import fedalign
 from fedalign.diagnosis import bound, spaces
 from fedalign.diagnosis.divergence import ENOUGH, Distance, between, distance, one_thread
 from fedalign.diagnosis.visits import State, Visited, revisit
-from fedalign.federate import Plan
-from fedalign.keys import numpy_generator
-from fedalign.model import DualEncoder
+from fedalign.learning.model import DualEncoder
+from fedalign.learning.rounds import Plan
+from fedalign.randomness import numpy_generator
 from fedalign.report.facts import decisions, over_rows
 from fedalign.types import Arrays, Examples, Sequences, Truth
 
@@ -42,7 +42,7 @@ def diagnose(plan: Plan, state: State, quick: bool = False, say: Say = lambda me
     parties = plan.federation.parties
     say(f"one more visit of {len(parties)} parties from round {state.round}")
     visited = revisit(plan, state, range(len(parties)))
-    model = plan.model.twin().load(state.server.weights)
+    model = plan.model.clone().load(state.server.weights)
     sides = [_side(plan, model, m, visited[m]) for m in range(len(parties))]
     found = []
     for m in range(len(parties)):
@@ -112,7 +112,7 @@ def _party(plan: Plan, model: DualEncoder, sides: list[Side], after: Visited, m:
     found["alpha"] = round(before / max(before + extra, 1), 4)
     if extra and party.truth is not None:
         found["noise"] = _noise(added & (after.data.y > 0) if single else added, after.data, party.truth)
-    local = plan.model.twin().load(after.weights)
+    local = plan.model.clone().load(after.weights)
     said = decisions(local, data)
     found["risk_before"] = _risk(said, data, single)
     found["risk_after"] = _risk(said, after.data, single)
@@ -157,8 +157,8 @@ def _joint_risk(plan: Plan, sides: list[Side], m: int, rng: np.random.Generator)
     y, known = of_both([t.y.numpy() > 0 for t in truths]), of_both([t.known.numpy() for t in truths])
     learn = [rng.random(len(part)) < 0.5 for part in z]
     wrong, asked = np.zeros(2), np.zeros(2)
-    for answers, told in _questions(y, known, plan.federation.task == "single"):
-        one = _errors(z, answers, told, learn)
+    for predictions, told in _questions(y, known, plan.federation.task == "single"):
+        one = _errors(z, predictions, told, learn)
         wrong, asked = wrong + one[0], asked + one[1]
     return round(float((wrong / asked).sum()), 4) if asked.all() else None
 
@@ -178,7 +178,7 @@ def _questions(
 
 
 def _errors(
-    z: list[np.ndarray], answers: list[np.ndarray], told: list[np.ndarray], learn: list[np.ndarray]
+    z: list[np.ndarray], predictions: list[np.ndarray], told: list[np.ndarray], learn: list[np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Of both: held-out rows that a linear rule gets wrong, and held-out rows. In learning both weigh the same."""
     from sklearn.linear_model import RidgeClassifier
@@ -191,12 +191,12 @@ def _errors(
     weight = np.concatenate([np.full(int(rows.sum()), 1 / max(rows.sum(), 1)) for rows in taught])
     rule = RidgeClassifier(alpha=1.0).fit(
         np.concatenate([part[rows] for part, rows in zip(z, taught, strict=True)]),
-        np.concatenate([part[rows] for part, rows in zip(answers, taught, strict=True)]),
+        np.concatenate([part[rows] for part, rows in zip(predictions, taught, strict=True)]),
         sample_weight=weight / weight.mean(),
     )
     wrong = [
         (rule.predict(part[rows]) != answer[rows]).sum() if rows.any() else 0
-        for part, answer, rows in zip(z, answers, held, strict=True)
+        for part, answer, rows in zip(z, predictions, held, strict=True)
     ]
     return np.array(wrong), asked
 
@@ -213,7 +213,7 @@ def _spaces(plan: Plan, model: DualEncoder, visited: dict[int, Visited]) -> dict
     chosen = sorted(visited)[:MOST_MODELS]
     models: list[tuple[str, Arrays]] = [(plan.federation.parties[m].name, visited[m].weights) for m in chosen]
     models.append(("together", model.arrays()))
-    z = [encoded(plan.model.twin().load(weights), probe) for _, weights in models]
+    z = [encoded(plan.model.clone().load(weights), probe) for _, weights in models]
     anchors, single = model.anchors().numpy(), plan.federation.task == "single"
     size = len(z)
     found: dict[str, np.ndarray] = {key: np.full((size, size), np.nan) for key in PAIRS}

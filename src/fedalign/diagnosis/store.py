@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedalign.files import csv_text, write_atomically
-from fedalign.report.diagnosed import drawn
+from fedalign.report.diagnosis_section import drawn
 from fedalign.report.style import save
+from fedalign.system.files import csv_text, write_atomically
 
 FOLDER = "diagnosis"
 DISTANCES = ("distance", "sd", "chance", "chance_sd", "p", "curved", "mmd", "mmd_p", "rows", "reliable")

@@ -9,15 +9,15 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from fedalign import experiment
-from fedalign.client import Onlooker, Workbench, visit
 from fedalign.engines.local import cores
 from fedalign.errors import UserError
-from fedalign.federate import Plan
-from fedalign.memory import ClientMemory
+from fedalign.learning.client_state import ClientStates
+from fedalign.learning.local_training import ModelPair, TrainingCallback, train_client
+from fedalign.learning.rounds import Plan
 from fedalign.report.facts import weights_of
-from fedalign.report.reading import Found
-from fedalign.runfolder import RunFolder
+from fedalign.report.load import StoredRun
+from fedalign.runs import experiment
+from fedalign.runs.folder import RunFolder
 from fedalign.types import Arrays, Examples, Server
 
 
@@ -27,7 +27,7 @@ class State:
 
     round: int
     server: Server
-    memory: ClientMemory | None
+    memory: ClientStates | None
     notes: tuple[str, ...] = ()  # in what respect it is not quite the run's own state
 
 
@@ -39,12 +39,12 @@ class Visited:
     data: Examples  # what it trained on, pseudo labels included
 
 
-def state_of(run: Found, plan: Plan) -> State:
+def state_of(run: StoredRun, plan: Plan) -> State:
     """From the checkpoint; from the model alone where that is gone."""
     start = plan.start()
     saved = RunFolder(run.folder).newest()
     if saved is not None and saved.fingerprint == experiment.fingerprint(plan):
-        memory = ClientMemory(RunFolder(run.folder).checkpoints, 1024)
+        memory = ClientStates(RunFolder(run.folder).checkpoints, 1024)
         for client, (file, digest) in saved.clients.items():
             memory.paths[int(client)], memory.digests[int(client)] = file, digest
         return State(saved.round, replace(start, weights=saved.weights, extra=saved.extra), memory)
@@ -60,7 +60,7 @@ def state_of(run: Found, plan: Plan) -> State:
     )
 
 
-class Keeper(Onlooker):
+class Keeper(TrainingCallback):
     """Holds on to the rows and labels of a visit."""
 
     def prepared(self, data: Examples) -> None:
@@ -73,9 +73,9 @@ def revisit(
     """One more visit of each client from the same state, as if all were chosen in the next round."""
     keyed = bool(getattr(plan.model.data_encoder, "keyed", False))
     workers = min(cores(), len(clients)) if keyed else 1
-    benches: queue.SimpleQueue[Workbench] = queue.SimpleQueue()
+    benches: queue.SimpleQueue[ModelPair] = queue.SimpleQueue()
     for _ in range(workers):
-        benches.put(Workbench(plan.model))
+        benches.put(ModelPair(plan.model))
 
     def one(client: int) -> Visited:
         bench, keeper = benches.get(), Keeper()
@@ -83,7 +83,9 @@ def revisit(
             remembered = {} if state.memory is None else state.memory.get(client)
             key = (plan.config.seed, state.round + 1, client)
             data = plan.federation.parties[client].train
-            update, _ = visit(plan.algorithm, bench, state.server, data, remembered, plan.config.training, key, keeper)
+            update, _ = train_client(
+                plan.algorithm, bench, state.server, data, remembered, plan.config.training, key, keeper
+            )
         finally:
             benches.put(bench)
         on_visit(client)

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from fedalign.encoders._products import Products
-from fedalign.noise import Noise, keep_, kept, scale
+from fedalign.learning.dropout import keep_, kept, scale
+from fedalign.randomness import KeyedRandom
 
 PIECE = 768  # steps; measured: 512 to 1024 are alike, 2048 falls out of the second-level cache
 BLOCK = 1 << 22  # attention weights held at once; longer rows are attended in blocks of queries
@@ -116,7 +117,7 @@ def attention_weights(q: Tensor, k: Tensor, piece: Piece, by: Products) -> Tenso
 
 
 def attend(
-    piece: Piece, q: Tensor, k: Tensor, v: Tensor, noise: Noise | None, rate: float, save: bool, by: Products
+    piece: Piece, q: Tensor, k: Tensor, v: Tensor, noise: KeyedRandom | None, rate: float, save: bool, by: Products
 ) -> Tensor:
     """softmax(q k^T) v with dropout on the weights; q is already scaled. q, k, v: (B * heads, L, w)."""
     L = q.shape[1]
@@ -130,7 +131,7 @@ def attend(
         if noise is not None:
             if step < L:  # a long row: keep a seed, draw the mask again in the backward pass
                 seed = int(noise.generator.integers(1 << 62))
-                mask = Noise(seed).mask(weights.shape, rate)
+                mask = KeyedRandom(seed).mask(weights.shape, rate)
             else:
                 mask = noise.mask(weights.shape, rate)
         dropped = weights if mask is None else kept(weights, mask)
@@ -151,7 +152,7 @@ def attend_backward(
         if weights is None:
             whole = False
             weights = attention_weights(q[:, begin:end], k, piece, by)
-            mask = Noise(seed).mask(weights.shape, rate) if noisy else None
+            mask = KeyedRandom(seed).mask(weights.shape, rate) if noisy else None
             if begin == 0:
                 grads[1:].zero_()
         block = grad[:, begin:end]
@@ -191,7 +192,7 @@ def layer_forward(
     layer: Layer,
     heads: int,
     piece: Piece,
-    noise: Noise | None,
+    noise: KeyedRandom | None,
     rate: float,
     save: bool,
     by: Products,
@@ -292,7 +293,7 @@ class Encode(torch.autograd.Function):
         positions: Tensor,  # (limit, d)
         heads: int,
         rate: float,
-        noise: Noise | None,
+        noise: KeyedRandom | None,
         by: Products,
         save: bool,  # what the backward pass needs
         *weights: Tensor,  # embedding, its bias (features only), twelve a layer, final norm, its bias

@@ -12,7 +12,8 @@ from torch.nn import functional as F
 
 from fedalign.errors import UserError
 from fedalign.inputs import Shape
-from fedalign.noise import Noise, dropout
+from fedalign.learning.dropout import dropout
+from fedalign.randomness import KeyedRandom
 from fedalign.types import Rows
 
 
@@ -50,7 +51,7 @@ class MlpEncoder(nn.Module):
         self.norm = nn.Parameter(torch.ones(options.dim))
         self.norm_bias = nn.Parameter(torch.zeros(options.dim))
 
-    def forward(self, x: Rows, noise: Noise | None = None) -> Tensor:
+    def forward(self, x: Rows, noise: KeyedRandom | None = None) -> Tensor:
         assert isinstance(x, Tensor)
         hidden = dropout(F.relu(F.linear(x, self.up, self.up_bias)), noise, self.options.dropout)
         return F.layer_norm(F.linear(hidden, self.out, self.out_bias), (self.dim,), self.norm, self.norm_bias)

@@ -15,7 +15,7 @@ from fedalign.encoders import _packed
 from fedalign.encoders._products import Precision, products
 from fedalign.errors import UserError
 from fedalign.inputs import Shape
-from fedalign.noise import Noise, levels
+from fedalign.randomness import KeyedRandom, levels
 from fedalign.types import Rows, Sequences
 
 
@@ -83,7 +83,7 @@ class TransformerEncoder(nn.Module):
         self.norm = nn.Parameter(torch.ones(d))
         self.norm_bias = nn.Parameter(torch.zeros(d))
 
-    def forward(self, x: Rows, noise: Noise | None = None) -> Tensor:
+    def forward(self, x: Rows, noise: KeyedRandom | None = None) -> Tensor:
         assert isinstance(x, Sequences)
         x = self._within_limit(x)
         lengths, order = x.lengths.sort(stable=True)

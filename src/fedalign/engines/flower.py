@@ -2,7 +2,7 @@
 
 Transport and storage only. A message carries the run's configuration as text, the server's arrays and, in a
 simulation, the client's memory; the reply carries the update. Simulations run Flower's Ray backend from this process;
-`fedalign.deployment` uses the same engine inside a ServerApp for parties on other machines.
+`fedalign.flower` uses the same engine inside a ServerApp for parties on other machines.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from pydantic import Field
 from torch import Tensor
 
 from fedalign import config as configs
-from fedalign import messages
-from fedalign.client import Workbench, visit
 from fedalign.engines import local
 from fedalign.errors import UserError
-from fedalign.federate import Plan, Reply
-from fedalign.memory import ClientMemory
+from fedalign.flower import messages
+from fedalign.learning.client_state import ClientStates
+from fedalign.learning.local_training import ModelPair, train_client
+from fedalign.learning.rounds import Plan, Reply
 from fedalign.types import Arrays, Server, size_of
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Flower:
     memory_mb: Annotated[int, Field(ge=1)] = 1024
 
     @contextmanager
-    def open(self, plan: Plan, memory: ClientMemory | None = None) -> Iterator[FlowerEngine]:
+    def open(self, plan: Plan, memory: ClientStates | None = None) -> Iterator[FlowerEngine]:
         """Starts a simulation with one virtual node a client, on a Ray cluster if RAY_ADDRESS names one."""
         os.environ.update(QUIET)
         require_flower()
@@ -185,8 +185,8 @@ class FlowerEngine:
         self.here.fresh[client] = memory
         return Reply(client, messages.get_update(content), kept=size_of(memory), notes=dict(content["notes"]))
 
-    def averaged(self, round_number: int, clients: Sequence[int]) -> None:
-        self.here.averaged(round_number, clients)
+    def commit(self, round_number: int, clients: Sequence[int]) -> None:
+        self.here.commit(round_number, clients)
 
     def score(self, weights: Arrays, thresholds: Tensor | None = None) -> Tensor | None:
         return self.here.score(weights, thresholds)
@@ -213,13 +213,13 @@ def client_app() -> ClientApp:
 
 
 @lru_cache(maxsize=2)
-def rebuilt(text: str) -> tuple[Plan, Workbench]:
+def rebuilt(text: str) -> tuple[Plan, ModelPair]:
     """The plan that this configuration text describes, built once a process."""
-    from fedalign import experiment
+    from fedalign.runs import experiment
 
     torch.set_num_threads(1)
     plan = experiment.plan(configs.from_table(tomllib.loads(text)))
-    return plan, Workbench(plan.model)
+    return plan, ModelPair(plan.model)
 
 
 def simulated_visit(content: RecordDict) -> RecordDict:
@@ -231,15 +231,17 @@ def simulated_visit(content: RecordDict) -> RecordDict:
     plan, bench = rebuilt(str(task["config"]))
     client = int(task["client"])
     party = plan.federation.parties[client]
-    onlooker = local.Bystander(party, threading.Event())
+    callback = local.SimulationCallback(party, threading.Event())
     weights, extra, memory = (messages.get(content, name) for name in ("weights", "extra", "memory"))
-    server = Server(weights, len(plan.federation.parties), plan.model.class_rows, extra)
+    server = Server(weights, len(plan.federation.parties), plan.model.class_arrays, extra)
     key = (plan.config.seed, int(task["round"]), client)
-    update, memory = visit(plan.algorithm, bench, server, party.train, memory, plan.config.training, key, onlooker)
+    update, memory = train_client(
+        plan.algorithm, bench, server, party.train, memory, plan.config.training, key, callback
+    )
     reply = FlowerRecords()
     messages.put_update(reply, update)
     messages.put(reply, "memory", memory)
-    reply["notes"] = MetricRecord(dict(onlooker.notes))
+    reply["notes"] = MetricRecord(dict(callback.notes))
     return reply
 
 

@@ -20,11 +20,11 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedalign import metrics
-from fedalign.allocation import keep_freed_memory
-from fedalign.client import Onlooker, Workbench, visit
-from fedalign.federate import Plan, Reply
-from fedalign.memory import ClientMemory
+from fedalign.learning import metrics
+from fedalign.learning.client_state import ClientStates
+from fedalign.learning.local_training import ModelPair, TrainingCallback, train_client
+from fedalign.learning.rounds import Plan, Reply
+from fedalign.system.allocation import keep_freed_memory
 from fedalign.types import Arrays, Examples, Party, Sequences, Server, Truth, size_of
 
 CHUNK = 256  # rows scored at once
@@ -39,12 +39,12 @@ class Local:
     memory_mb: Annotated[int, Field(ge=1)] = 1024
 
     @contextmanager
-    def open(self, plan: Plan, memory: ClientMemory | None = None) -> Iterator[LocalEngine]:
+    def open(self, plan: Plan, memory: ClientStates | None = None) -> Iterator[LocalEngine]:
         keep_freed_memory()
         keyed = bool(getattr(plan.model.data_encoder, "keyed", False))
         # an encoder that draws from torch's global generator must not share it between threads
         workers = (self.workers or cores()) if keyed else 1
-        with ClientMemory.temporary(self.memory_mb) if memory is None else _given(memory) as kept:
+        with ClientStates.temporary(self.memory_mb) if memory is None else _given(memory) as kept:
             before = torch.get_num_threads()
             pool = ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,))
             engine = LocalEngine(plan, pool, workers, kept)
@@ -57,7 +57,7 @@ class Local:
 
 
 @contextmanager
-def _given(memory: ClientMemory) -> Iterator[ClientMemory]:
+def _given(memory: ClientStates) -> Iterator[ClientStates]:
     yield memory
 
 
@@ -69,16 +69,16 @@ def cores() -> int:
 class LocalEngine:
     """Trains and scores the clients of a plan."""
 
-    def __init__(self, plan: Plan, pool: ThreadPoolExecutor, workers: int, memory: ClientMemory) -> None:
+    def __init__(self, plan: Plan, pool: ThreadPoolExecutor, workers: int, memory: ClientStates) -> None:
         self.plan = plan
         self.pool = pool
         self.memory = memory
         self.on_visit: Callable[[int], None] = lambda client: None  # called as each client finishes
         self.stopping = threading.Event()  # abandons the visits under way
         self.fresh: dict[int, Arrays] = {}  # what the clients of this round remember if their updates count
-        self._benches: queue.SimpleQueue[Workbench] = queue.SimpleQueue()
+        self._benches: queue.SimpleQueue[ModelPair] = queue.SimpleQueue()
         for _ in range(workers):
-            self._benches.put(Workbench(plan.model))
+            self._benches.put(ModelPair(plan.model))
 
     def train(self, server: Server, round_number: int, chosen: Sequence[int]) -> list[Reply]:
         self.fresh.clear()
@@ -93,8 +93,8 @@ class LocalEngine:
         try:
             party = plan.federation.parties[client]
             key = (plan.config.seed, round_number, client)
-            onlooker = Bystander(party, self.stopping)
-            update, memory = visit(
+            callback = SimulationCallback(party, self.stopping)
+            update, memory = train_client(
                 plan.algorithm,
                 bench,
                 server,
@@ -102,15 +102,15 @@ class LocalEngine:
                 self.memory.get(client),
                 plan.config.training,
                 key,
-                onlooker,
+                callback,
             )
             self.fresh[client] = memory
         finally:
             self._benches.put(bench)
         self.on_visit(client)
-        return Reply(client, update, kept=size_of(memory), notes=onlooker.notes)
+        return Reply(client, update, kept=size_of(memory), notes=callback.notes)
 
-    def averaged(self, round_number: int, clients: Sequence[int]) -> None:
+    def commit(self, round_number: int, clients: Sequence[int]) -> None:
         for client in clients:
             self.memory.put(client, self.fresh.pop(client))
 
@@ -147,7 +147,7 @@ class LocalEngine:
         return counter(logits, batch)
 
 
-class Bystander(Onlooker):
+class SimulationCallback(TrainingCallback):
     """Counts pseudo labels and how many are right, and ends a visit when the run is being stopped."""
 
     def __init__(self, party: Party, stopping: threading.Event) -> None:
@@ -158,7 +158,7 @@ class Bystander(Onlooker):
     def prepared(self, data: Examples) -> None:
         self.notes = pseudo_labels(self.party.train, data, self.party.truth)
 
-    def stepped(self) -> None:
+    def on_batch_end(self) -> None:
         if self.stopping.is_set():
             raise InterruptedError("the run is being stopped")
 

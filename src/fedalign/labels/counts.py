@@ -16,10 +16,10 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from fedalign.errors import UserError, nearest
-from fedalign.files import write_atomically
 from fedalign.labels import names as label_names
-from fedalign.labels.scan import Segment
-from fedalign.rooms import explain
+from fedalign.labels.corpus.scan import Segment
+from fedalign.registry import explain
+from fedalign.system.files import write_atomically
 
 SHOWN = 8  # names in a message
 LITTLE = 5  # a name in fewer segments than this says too little to be trusted

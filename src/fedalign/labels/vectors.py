@@ -22,13 +22,13 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from fedalign.errors import UserError
-from fedalign.files import write_atomically
-from fedalign.keys import numpy_generator, torch_generator
 from fedalign.labels import counts, graph, sentence
 from fedalign.labels import names as label_names
+from fedalign.randomness import numpy_generator, torch_generator
+from fedalign.system.files import write_atomically
 
 if TYPE_CHECKING:
-    from fedalign.config import Labels
+    from fedalign.labels.settings import Labels
 
 NEGATIVES = 5  # per observed pair
 EPOCHS = 5
@@ -74,13 +74,13 @@ def notes(names: Sequence[str], how: Labels) -> dict[str, Any]:
         return {"source": how.source}
     counted = counts.read(how.file)
     chosen = counted.chosen(names, how.file)
-    lonely = graph.isolated(graph.edges(table(names, how), how.reading))
+    isolated_names = graph.isolated(graph.edges(table(names, how), how.reading))
     little = set(counted.little())
     return {
         "source": "counts",
         "corpora": [corpus.about for corpus in counted.corpora],
         "counts": [0 if i is None else counted.counts[i] for i in chosen],
-        "isolated": [name for name, alone in zip(names, lonely, strict=True) if alone],
+        "isolated": [name for name, alone in zip(names, isolated_names, strict=True) if alone],
         "says_little": [
             name for name, i in zip(names, chosen, strict=True) if i is None or counted.rule.names[i] in little
         ],
@@ -112,9 +112,9 @@ def from_graph(weights: np.ndarray, dim: int, how: Labels, seed: int) -> Tensor:
     rng = numpy_generator(seed, "walks")
     paths = graph.walks(weights, how.walk_length, how.walks, rng)
     found = skip_gram(pair_counts(paths, len(weights), how.window), dim, seed)
-    lonely = torch.from_numpy(graph.isolated(weights))
-    if how.reading == "paper" and bool(lonely.any()):
-        found[lonely] = ordinary_norm(found, lonely, seed)
+    isolated_names = torch.from_numpy(graph.isolated(weights))
+    if how.reading == "paper" and bool(isolated_names.any()):
+        found[isolated_names] = ordinary_norm(found, isolated_names, seed)
     return found
 
 
@@ -157,10 +157,12 @@ def skip_gram(counts: np.ndarray, dim: int, seed: int) -> Tensor:
     return vectors.clone()
 
 
-def ordinary_norm(vectors: Tensor, lonely: Tensor, seed: int) -> Tensor:
+def ordinary_norm(vectors: Tensor, isolated_names: Tensor, seed: int) -> Tensor:
     """Random vectors for labels the corpus says nothing about, as long as the others are on average."""
-    random = torch.empty(int(lonely.sum()), vectors.shape[1]).normal_(generator=torch_generator(seed, "isolated"))
-    others = vectors[~lonely]
+    random = torch.empty(int(isolated_names.sum()), vectors.shape[1]).normal_(
+        generator=torch_generator(seed, "isolated")
+    )
+    others = vectors[~isolated_names]
     norm = others.norm(dim=1).mean() if len(others) else torch.tensor(1.0)
     return random / random.norm(dim=1, keepdim=True) * norm
 

@@ -20,16 +20,18 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import fedalign
-from fedalign import experiment, metrics, rooms
+from fedalign import registry
 from fedalign.config import Config
-from fedalign.datafolder import data_folder
+from fedalign.data.downloads import data_folder
 from fedalign.engines.local import chunks, cores
 from fedalign.errors import UserError
-from fedalign.federate import Plan
-from fedalign.files import write_atomically
-from fedalign.model import DualEncoder
-from fedalign.report.reading import Found, first_of
-from fedalign.runfolder import RunFolder
+from fedalign.learning import metrics
+from fedalign.learning.model import DualEncoder
+from fedalign.learning.rounds import Plan
+from fedalign.report.load import StoredRun, first_of
+from fedalign.runs import experiment
+from fedalign.runs.folder import RunFolder
+from fedalign.system.files import write_atomically
 from fedalign.types import Arrays, Examples, Federation, Task
 
 FORMAT = 1
@@ -68,7 +70,7 @@ def about(plan: Plan) -> dict[str, Any]:
 def measured(plan: Plan, weights: Arrays, number: int) -> dict[str, Any]:
     """The same, and what the model of a round does on the test rows."""
     facts = about(plan) | {"round": number}
-    model = plan.model.twin().load(weights)
+    model = plan.model.clone().load(weights)
     if len(plan.federation.label_names) <= MOST_CLASSES:
         facts["similarity"] = rounded(cosine(model.anchors()))
     test = plan.federation.test
@@ -94,7 +96,7 @@ def over_rows(
     parts, workers = chunks(rows), cores()
 
     def work(mine: int) -> None:
-        own = model.twin()
+        own = model.clone()
         with torch.no_grad():
             for part in parts[mine::workers]:
                 found[part] = look(own, rows.take(part))
@@ -111,12 +113,12 @@ def crossed(decided: Tensor, test: Examples, task: Task) -> dict[str, Any]:
     if task == "single":
         return {"confusion": (truth.T @ said).long().tolist()}
     known = test.known.double()
-    answers = said * known
+    predictions = said * known
     counted = {
         "truth": truth.T @ truth,
         "truth_first": truth.T @ known,
-        "answers": answers.T @ answers,
-        "answers_first": answers.T @ known,
+        "answers": predictions.T @ predictions,
+        "answers_first": predictions.T @ known,
         "known": known.T @ known,
     }
     return {"together": {key: values.long().tolist() for key, values in counted.items()}}
@@ -144,7 +146,7 @@ class Rebuilder:
     def plan(self, config: Config) -> Plan:
         key = json.dumps([config.dataset.model_dump(), config.partition.model_dump(), config.seed], default=str)
         if self._held is None or self._held[0] != key:
-            dataset = rooms.build("datasets", config.dataset.name, config.dataset.options)
+            dataset = registry.build("datasets", config.dataset.name, config.dataset.options)
             if not dataset.present(data_folder()):
                 raise UserError(
                     f"the data set {config.dataset.name} is not on this machine; `fedalign datasets` says how to get it"
@@ -153,13 +155,13 @@ class Rebuilder:
         return experiment.plan(config, self._held[1])
 
 
-def changed(run: Found, plan: Plan) -> bool:
+def changed(run: StoredRun, plan: Plan) -> bool:
     """Whether the data or label vectors here are others than the run's; one whose checkpoint is gone is believed."""
     stored = RunFolder(run.folder).fingerprint
     return stored is not None and stored != experiment.fingerprint(plan)
 
 
-def weights_of(run: Found) -> tuple[int, Arrays]:
+def weights_of(run: StoredRun) -> tuple[int, Arrays]:
     """(round, weights) of a run: the final model, or the newest checkpoint of an unfinished one."""
     path = run.folder / "model.safetensors"
     if run.finished and path.is_file():
@@ -179,7 +181,7 @@ def outdated(facts: dict[str, Any]) -> bool:
     return isinstance(together, dict) and first_of(together, "truth", size) is None
 
 
-def complete(run: Found, rebuilder: Rebuilder, say: Callable[[str], None] = lambda message: None) -> None:
+def complete(run: StoredRun, rebuilder: Rebuilder, say: Callable[[str], None] = lambda message: None) -> None:
     """Fills in what facts.json lacks by building data and model again; what cannot be had goes to `missing`."""
     if run.alone.get("left_out"):
         run.missing.append(f"{CHANGED}, so no party was trained alone on them")

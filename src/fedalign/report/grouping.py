@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedalign.paper.methods import METHODS
-from fedalign.report.reading import Found
+from fedalign.report.load import StoredRun
+from fedalign.runs.methods import METHODS
 
 TITLES = {
     "fedavg": "FedAvg",
@@ -28,11 +28,11 @@ class Entry:
     """A method: its runs, one or more a seed, and how its line is drawn."""
 
     title: str
-    runs: list[Found]
+    runs: list[StoredRun]
     look: int = 0
 
     @property
-    def shown(self) -> Found:
+    def shown(self) -> StoredRun:
         """The run whose details are shown: the first that is finished."""
         return next((run for run in self.runs if run.finished), self.runs[0])
 
@@ -86,7 +86,7 @@ class Setting:
     entries: list[Entry] = field(default_factory=list)
 
     @property
-    def runs(self) -> list[Found]:
+    def runs(self) -> list[StoredRun]:
         return [run for entry in self.entries for run in entry.runs]
 
     @property
@@ -99,7 +99,7 @@ class Setting:
         return next((run.label_names for run in self.runs if run.label_names), [])
 
 
-def arranged(runs: Sequence[Found]) -> list[Setting]:
+def arranged(runs: Sequence[StoredRun]) -> list[Setting]:
     """Settings in the order in which they were given, and their methods likewise."""
     settings: dict[str, tuple[Setting, dict[str, Entry]]] = {}
     for run in runs:
@@ -121,34 +121,34 @@ def arranged(runs: Sequence[Found]) -> list[Setting]:
     return found
 
 
-def _join(runs: list[Found], run: Found) -> None:
+def _join(runs: list[StoredRun], run: StoredRun) -> None:
     """The same run made twice is no second seed: the longer, then the more complete of them counts."""
-    twin = next((other for other in runs if other.seed == run.seed), None)
-    if twin is None:
+    clone = next((other for other in runs if other.seed == run.seed), None)
+    if clone is None:
         runs.append(run)
         return
-    kept, left = (run, twin) if _worth(run) > _worth(twin) else (twin, run)
-    runs[runs.index(twin)] = kept
+    kept, left = (run, clone) if _worth(run) > _worth(clone) else (clone, run)
+    runs[runs.index(clone)] = kept
     kept.missing.append(f"{left.folder} has the same settings and seed and is left out")
 
 
-def _worth(run: Found) -> tuple[int, bool, int]:
+def _worth(run: StoredRun) -> tuple[int, bool, int]:
     return len(run.records), run.finished, -len(run.missing)
 
 
-def _setting_key(run: Found) -> str:
+def _setting_key(run: StoredRun) -> str:
     if not run.table:
         return json.dumps(["unknown", run.name, run.label_names])
     return json.dumps([run.name, run.settings.get("dataset")], sort_keys=True, default=str)
 
 
-def _method_key(run: Found) -> str:
+def _method_key(run: StoredRun) -> str:
     if not run.table:
         return json.dumps([run.algorithm])
     return json.dumps({k: v for k, v in run.settings.items() if k not in ASIDE}, sort_keys=True, default=str)
 
 
-def _title(run: Found) -> str:
+def _title(run: StoredRun) -> str:
     """By the place in a comparison's folder (METHOD[@RATE]/seed-N), else by the algorithm."""
     if run.folder.name.startswith("seed-"):
         name, _, rate = run.folder.parent.name.partition("@")

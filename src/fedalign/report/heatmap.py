@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedalign.files import write_atomically
+from fedalign.system.files import write_atomically
 
 LONGEST = 32  # characters of a name that are drawn
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from fedalign.experiment import Watch
-from fedalign.federate import Plan, Round
+from fedalign.learning.rounds import Plan, Round
+from fedalign.runs.experiment import RunCallbacks
 
 EVERY = 20.0  # seconds between two drawings, at least
 SHARE = 50.0  # and so many times as long as a drawing takes: never more than a fiftieth of the time
@@ -27,7 +27,7 @@ class LivePage:
     def path(self) -> Path:
         return self.out / "report.html"
 
-    def watch(self, inner: Watch, folder: Path) -> Watch:
+    def callbacks(self, inner: RunCallbacks, folder: Path) -> RunCallbacks:
         """The same watch, with the page drawn now and then and the final model looked at."""
         begun: list[Plan] = []
 
@@ -63,10 +63,10 @@ class LivePage:
         facts.write(folder, facts.measured(plan, now.server.weights, now.number))
 
     def _draw(self, live: bool) -> None:
-        from fedalign.report import page, reading
+        from fedalign.report import load, page
 
         began = time.monotonic()
-        runs = [reading.read(folder) for folder in reading.runs_in([self.out])]
+        runs = [load.read(folder) for folder in load.runs_in([self.out])]
         page.write(runs, self.path, live)
         took = time.monotonic() - began
         self.next = time.monotonic() + max(EVERY, SHARE * took)

@@ -17,14 +17,14 @@ from markupsafe import Markup
 
 import fedalign
 from fedalign import config as configs
-from fedalign.files import write_atomically
-from fedalign.report import again, pictures, tables, wording
-from fedalign.report.diagnosed import diagnosed
+from fedalign.report import pictures, rerun, tables, wording
+from fedalign.report.diagnosis_section import diagnosed
 from fedalign.report.facts import Rebuilder, complete
 from fedalign.report.grouping import Entry, Setting, arranged
+from fedalign.report.load import StoredRun, read, runs_in
 from fedalign.report.pictures import Picture
-from fedalign.report.reading import Found, read, runs_in
 from fedalign.report.style import printable, save
+from fedalign.system.files import write_atomically
 
 NAME = "report.html"
 MOST_DETAILED = 24  # methods whose own figures are drawn
@@ -74,7 +74,7 @@ def make(paths: Sequence[Path], out: Path | None = None, say: Callable[[str], No
     return out
 
 
-def write(runs: Sequence[Found], out: Path, live: bool = False) -> None:
+def write(runs: Sequence[StoredRun], out: Path, live: bool = False) -> None:
     """Draws the page; a live one leaves out what needs the final model."""
     write_atomically(out, render(arranged(runs), live))
 
@@ -185,7 +185,7 @@ def _repeat(entry: Entry) -> tuple[str, str, str]:
     run = entry.shown
     if run.config is None:
         return printable(entry.title, 60), "", _dumped(run.table)
-    line = again.command(run.config)
+    line = rerun.command(run.config)
     if line is None:
         line = f"fedalign run {run.folder / 'config.toml'} --out ANOTHER_FOLDER"
     return printable(entry.title, 60), printable(line), configs.to_toml(run.config)

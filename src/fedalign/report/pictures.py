@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from fedalign.report import figures
 from fedalign.report.figures import Line, Map
 from fedalign.report.grouping import Entry, Setting
-from fedalign.report.reading import Found, first_of, matrix, number
+from fedalign.report.load import StoredRun, first_of, matrix, number
 from fedalign.report.style import WIDTH, inline
 from fedalign.report.tables import gains
 
@@ -62,7 +62,7 @@ def curves(setting: Setting, prefix: str) -> list[Picture]:
     return found
 
 
-def gain_pictures(run: Found, prefix: str) -> list[Picture]:
+def gain_pictures(run: StoredRun, prefix: str) -> list[Picture]:
     """What each party has alone and together, on its own classes and on the others."""
     found = gains(run)
     if not any(gain.own_alone is not None for gain in found) or len(found) > 60:
@@ -107,7 +107,7 @@ def right_share(record: dict[str, Any], key: str) -> float | None:
     return 100 * right / known if right is not None and known else None
 
 
-def crossed(run: Found, prefix: str, title: str) -> list[Picture]:
+def crossed(run: StoredRun, prefix: str, title: str) -> list[Picture]:
     """Single-label: confusion. Multi-label: how often the second class goes with the first, in truth and answers."""
     names = run.label_names
     confusion = matrix(run.facts.get("confusion"), len(names))
@@ -136,7 +136,7 @@ def crossed(run: Found, prefix: str, title: str) -> list[Picture]:
     return made
 
 
-def similarity(run: Found, prefix: str, title: str) -> list[Picture]:
+def similarity(run: StoredRun, prefix: str, title: str) -> list[Picture]:
     """Cosine between class representations, near classes side by side."""
     names = run.label_names
     values = matrix(run.facts.get("similarity"), len(names))

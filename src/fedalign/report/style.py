@@ -21,7 +21,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from fedalign.errors import UserError
-from fedalign.files import write_atomically
+from fedalign.system.files import write_atomically
 
 logging.getLogger("matplotlib").setLevel(logging.ERROR)  # no word of font caches on a person's screen
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedalign.report.grouping import Entry, Setting
-from fedalign.report.reading import Found, number
+from fedalign.report.load import StoredRun, number
 from fedalign.report.style import printable
 
 MOST_PARTIES = 40  # columns of the matrix
@@ -52,12 +52,12 @@ def mean_of(values: Sequence[float | None], chosen: Sequence[int]) -> float | No
     return statistics.fmean(known) if known else None
 
 
-def parties_of(run: Found) -> list[dict[str, Any]]:
+def parties_of(run: StoredRun) -> list[dict[str, Any]]:
     parties = run.facts.get("parties")
     return [p for p in parties if isinstance(p, dict)] if isinstance(parties, list) else []
 
 
-def alone_f1(run: Found, party: int) -> list[float | None]:
+def alone_f1(run: StoredRun, party: int) -> list[float | None]:
     """Percent by class of a party trained by itself; empty if that was not measured."""
     kept = run.alone.get("parties")
     one = kept.get(str(party)) if isinstance(kept, dict) else None
@@ -79,7 +79,7 @@ class Gain:
     others_together: float | None
 
 
-def gains(run: Found) -> list[Gain]:
+def gains(run: StoredRun) -> list[Gain]:
     together = [None if v is None else 100 * v for v in run.class_f1()]
     found = []
     for m, party in enumerate(parties_of(run)):
@@ -101,7 +101,7 @@ def gains(run: Found) -> list[Gain]:
     return found
 
 
-def gains_table(run: Found) -> Table | None:
+def gains_table(run: StoredRun) -> Table | None:
     found = gains(run)
     if not found or all(gain.own_together is None for gain in found):
         return None
@@ -151,7 +151,7 @@ def methods_table(setting: Setting) -> Table | None:
     return Table("methods", columns, rows, "Last round, percent; ± is one standard deviation over seeds.")
 
 
-def matrix_table(run: Found) -> Table | None:
+def matrix_table(run: StoredRun) -> Table | None:
     """Classes down, parties across: who annotates what, and what a party alone makes of each class."""
     parties, names = parties_of(run), run.label_names
     if not parties or not names:
@@ -225,10 +225,10 @@ def costs_table(setting: Setting) -> Table:
     return Table("costs", [*columns, "seconds a round", "minutes in all"], rows, "Of the run shown; seconds: median.")
 
 
-def _total(run: Found, key: str) -> float | None:
+def _total(run: StoredRun, key: str) -> float | None:
     values = [v for r in run.records if (v := number(r.get(key))) is not None]
     return sum(values) if values else None
 
 
-def entry_of(setting: Setting, run: Found) -> Entry:
+def entry_of(setting: Setting, run: StoredRun) -> Entry:
     return next(entry for entry in setting.entries if run in entry.runs)

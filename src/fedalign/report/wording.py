@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fedalign.report.grouping import Entry, Setting
-from fedalign.report.reading import Found, number
+from fedalign.report.load import StoredRun, number
 from fedalign.report.style import printable
 from fedalign.report.tables import gains, parties_of
 
@@ -44,7 +44,7 @@ def _lead(setting: Setting, best: Entry) -> str:
     return f"{second.title} follows {ahead:.2f} behind, and {best.title} is ahead in {wins} of {len(pairs)} seeds"
 
 
-def classes_said(run: Found) -> str:
+def classes_said(run: StoredRun) -> str:
     """The best and the hardest class, and those that never come out."""
     names = [printable(name) for name in run.label_names]
     known = [(v, name) for v, name in zip(run.class_f1(), names, strict=False) if v is not None]
@@ -66,7 +66,7 @@ def classes_said(run: Found) -> str:
     return said
 
 
-def never_answered(run: Found) -> list[str]:
+def never_answered(run: StoredRun) -> list[str]:
     """Classes the model never gives as an answer on the test rows, by name."""
     counts = run.facts.get("counts") or []
     names = [printable(name) for name in run.label_names]
@@ -112,7 +112,7 @@ def _titles(setting: Setting) -> str:
     return ", ".join(printable(title, 60) for title in titles)
 
 
-def gained(run: Found) -> str:
+def gained(run: StoredRun) -> str:
     """What joining was worth, in a sentence; a hint where that was not measured."""
     found = [gain for gain in gains(run) if gain.own_alone is not None]
     if not found:

@@ -1,0 +1,78 @@
+"""fedalign bench: how fast training is here, beside an ordinary padded implementation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from fedalign.runs.display import output, screen, suggest
+
+ORDER = 20
+
+
+def command(
+    preset: Annotated[str, typer.Argument(metavar="PRESET|FILE.toml")] = "r8-8",
+    client: Annotated[int, typer.Option(min=-1, help="Whose epoch to measure; -1: the client in the middle.")] = -1,
+    repeats: Annotated[int, typer.Option(min=1, help="Goes of which the median is taken.")] = 3,
+    baseline: Annotated[bool, typer.Option(help="Measure the padded baseline too (minutes).")] = True,
+    settings: Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override one setting.")] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Also write everything as JSON.")] = None,
+) -> None:
+    """Measure seconds, operations and memory of each phase on this machine."""
+    import json
+
+    from fedalign import config as configs
+    from fedalign.bench import measure
+    from fedalign.system.files import write_atomically
+
+    config = configs.load(preset, settings or [])
+    screen.print(f"measuring ours on {escape(preset)} ...")
+    found: dict[str, Any] = {"preset": preset, "packed": measure.start("packed", config, client, repeats)}
+    if baseline:
+        screen.print("measuring the padded baseline (this is the slow part) ...")
+        found["padded"] = measure.start("padded", config, found["packed"]["client"], max(1, repeats // 2))
+    print_table(found)
+    if json_file is not None:
+        write_atomically(json_file, json.dumps(found, indent=1))
+        output.print(f"figures: {escape(str(json_file))}", soft_wrap=True)
+    suggest("fedalign run", preset)
+
+
+def print_table(found: dict[str, Any]) -> None:
+    from rich.table import Table
+
+    from fedalign.bench.measure import PHASES
+
+    ours, theirs = found["packed"], found.get("padded")
+    shown = Table(
+        title=f"{escape(found['preset'])}: an epoch of client {ours['client']}, and a whole round", title_justify="left"
+    )
+    for column in ("phase", "seconds", "padded", "ratio", "steps/s", "GFLOP/s", "matmul", "MB"):
+        shown.add_column(column, justify="left" if column == "phase" else "right", no_wrap=True)
+    for phase in PHASES:
+        mine = ours["phases"].get(phase)
+        if mine is None:
+            continue
+        other = theirs["phases"].get(phase) if theirs else None
+        alone = phase in ("train", "align")  # one client is one thread's work
+        peak = ours["matmul_one_thread"] if alone else ours["matmul"]
+        flops = mine.get("flops")
+        shown.add_row(
+            phase,
+            f"{mine['seconds']:.3f}",
+            f"{other['seconds']:.1f}" if other else "",
+            f"{other['seconds'] / mine['seconds']:.0f}x" if other else "",
+            f"{mine['steps'] / mine['seconds']:,.0f}" if "steps" in mine else "",
+            f"{flops / mine['seconds'] / 1e9:.0f}" if flops else "",
+            f"{100 * flops / mine['seconds'] / peak:.0f} %" if flops else "",
+            f"{mine['peak_mb']:.0f}",
+        )
+    output.print(shown)
+    output.print(
+        f"float32 matmul here: {ours['matmul'] / 1e9:.0f} GFLOP/s on {ours['cores']} cores, "
+        f"{ours['matmul_one_thread'] / 1e9:.0f} on one; train and align run on one core, the rest on all. "
+        "Operations are counted as the plain computation needs them, so a saved product gives more than 100 %."
+    )

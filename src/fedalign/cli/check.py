@@ -1,0 +1,296 @@
+"""fedalign check: what a person's files hold, before anything is trained."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from fedalign.errors import UserError
+from fedalign.runs.display import note, output, screen, suggest
+
+if TYPE_CHECKING:
+    from fedalign.flower.preview import Preview
+    from fedalign.ingest.party_files import Files
+    from fedalign.ingest.validate import ValidationReport
+
+ORDER = 3
+
+
+def command(
+    path: Annotated[Path, typer.Argument(metavar="FOLDER|FILE|FILE.toml", help="The files, or the TOML of a run.")],
+    label: Annotated[str, typer.Option(help="Column with one class name a row.")] = "",
+    labels: Annotated[str, typer.Option(help="Column with several class names a row.")] = "",
+    text: Annotated[str, typer.Option(help="Column with the text.")] = "",
+    client: Annotated[str, typer.Option(help="Column with the party, in one file for all.")] = "",
+    write_aliases: Annotated[
+        Path | None, typer.Option(help="Write near-identical names to this TOML, for you to decide on.")
+    ] = None,
+    what_leaves: Annotated[
+        bool, typer.Option("--what-leaves", help="For a party's own file: all that a run would send from this machine.")
+    ] = False,
+    config: Annotated[
+        Path | None, typer.Option(help="With --what-leaves: the run's configuration, from whoever runs the server.")
+    ] = None,
+    party: Annotated[str, typer.Option(help="With --what-leaves: the party's name, if it is not its file's.")] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON for a program.")] = False,
+) -> None:
+    """Show who annotates what, and what is wrong with the files; nothing is trained."""
+    from fedalign.ingest import validate
+
+    if what_leaves or config is not None:
+        tell_what_leaves(path, config, party, as_json)
+        return
+    hints = {"label": label, "labels": labels, "text": text, "client": client}
+    if write_aliases is not None and (write_aliases.exists() or write_aliases.suffix != ".toml"):
+        what = "exists already" if write_aliases.exists() else "must end in .toml"
+        raise UserError(f"{write_aliases} {what}; give another name to --write-aliases")
+    try:
+        files, encoder, how = files_of(path, hints)
+        found = validate.look(files, encoder)
+    except UserError as error:
+        if not as_json:
+            raise
+        print_json({"error": str(error)}, ok=False)
+        raise typer.Exit(2) from error
+    if write_aliases is not None:
+        write(write_aliases, validate.proposed_aliases(found))
+    if as_json:
+        print_json(found.table(), ok=found.trainable)
+    else:
+        print_survey(found, how)
+        suggest(next_command(path, found, hints))
+    if not found.trainable:
+        raise typer.Exit(2)
+
+
+def files_of(path: Path, hints: dict[str, str]) -> tuple[Files, Any, str]:
+    """The data set that a TOML, a folder or a file describes, the TOML's encoder, and where the settings come from."""
+    from fedalign import config, registry
+    from fedalign.ingest.detect import detect
+
+    own = path / config.OWN
+    toml = own if own.is_file() and not any(hints.values()) else path
+    if toml.suffix == ".toml":
+        if any(hints.values()):
+            raise UserError(f"{path} says itself which columns hold what; leave out --label and its like")
+        settings = config.load(str(toml))
+        if settings.dataset.name != "files":
+            raise UserError(f"{toml} reads the data set {settings.dataset.name}; check is for your own files")
+        files = registry.build("datasets", "files", settings.dataset.options)
+        encoder = registry.build("encoders", settings.encoder.name, settings.encoder.options)
+        return files, encoder, f"settings: {toml}"
+    detected = detect(path, hints)
+    columns = {key: value for key, value in detected.options.items() if key not in ("path", "test_file", "aliases")}
+    said = ", ".join(
+        f"{key} = {value if isinstance(value, str) else ', '.join(value)}" for key, value in columns.items()
+    )
+    return registry.build("datasets", "files", detected.options), None, f"guessed: {said}"
+
+
+def tell_what_leaves(path: Path, given: Path | None, party: str, as_json: bool) -> None:
+    from fedalign import config
+    from fedalign.flower.preview import preview
+    from fedalign.system.files import stem
+
+    if path.suffix == ".toml" or not path.is_file():
+        raise UserError(f"{path} is no party's file; --what-leaves is for one, such as clinic.csv")
+    toml = given or path.parent / config.OWN
+    if not toml.is_file():
+        raise UserError("add --config FILE.toml, the run's configuration that the server's people gave you")
+    settings = config.load(str(toml))
+    if settings.dataset.name != "files":
+        raise UserError(f"{toml} reads the data set {settings.dataset.name}; --what-leaves is for your own files")
+    with screen.status("reading"):
+        found = preview(path, settings, party or stem(path))
+    if as_json:
+        print_json(found.table(), ok=True)
+    else:
+        print_leaving(found, path)
+        beside = f"fedalign check {shlex.quote(str(path.parent))}"
+        suggest(beside if given is None else "fedalign deploy check --server HOST:PORT")
+
+
+def print_leaving(found: Preview, path: Path) -> None:
+    from fedalign.flower.preview import CAVEATS, NEVER
+
+    offer, update = found.offer, found.update
+    output.print(f"[bold]What leaves this machine when {escape(shown(path.name))} takes part[/]", soft_wrap=True)
+    output.print("\n[bold]Once, before the first round[/]")
+    output.print(f"  the party's name, by default that of its file: {escape(shown(offer.party))}", soft_wrap=True)
+    output.print(f"  the names of what it annotates: {escape(', '.join(map(shown, offer.classes)))}", soft_wrap=True)
+    output.print(f"  what a row is ({offer.kind}) and whether it has one class or several ({offer.task})")
+    if offer.columns:
+        output.print(f"  the names of {len(offer.columns)} columns: {escape(', '.join(map(shown, offer.columns)))}")
+    if offer.moments is not None:
+        output.print(f"  of each of {len(offer.moments.mean)} columns: count, mean, sum of squared deviations")
+    if offer.words is not None:
+        output.print(f"  {len(offer.words):,} words with their counts, each used often enough (dataset.min_count)")
+    elif offer.kind == "text":
+        output.print("  no word: words are hashed on this machine")
+    output.print(f"\n[bold]In each round it takes part in: {found.bytes_of_update:,} bytes of weights[/]")
+    for group, arrays in found.arrays.items():
+        for name, value in arrays.items():
+            shape = " x ".join(map(str, value.shape)) or "1"
+            label = name if group == "weights" else f"{name} ({group})"
+            output.print(f"  {escape(label)}: {shape}", soft_wrap=True)
+    output.print(
+        f"  the number of its training rows with a class ({update.num_examples:,}), and a yes or no for each class"
+    )
+    output.print(f"  classes of other parties add a row each to the arrays with {found.classes} rows")
+    when = "After each round, and at the end" if found.every_round_counts else "When the server asks for scores"
+    output.print(f"\n[bold]{when}[/]")
+    for part, size in found.counts.items():
+        times = f"{size[0]} thresholds x " if len(size) == 3 else ""
+        what = f"{times}{size[-2]} classes x true and false positives and negatives"
+        output.print(f"  of its rows for {part}: {what}", soft_wrap=True)
+    output.print("\n[bold]What never leaves[/]")
+    for sentence in NEVER:
+        output.print(f"  {sentence}", soft_wrap=True)
+    output.print("\n[bold]To keep in mind[/]")
+    for sentence in CAVEATS:
+        output.print(f"  {sentence}", soft_wrap=True)
+    output.print(
+        "\nEvery message is noted with sizes and hashes in receipt.jsonl of the memory folder.", soft_wrap=True
+    )
+
+
+def write(path: Path, text: str) -> None:
+    from fedalign.system.files import write_atomically
+
+    try:
+        write_atomically(path, text)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}; give another name") from error
+
+
+def next_command(path: Path, found: ValidationReport, hints: dict[str, str]) -> str:
+    from fedalign.config import OWN
+
+    options = "".join(f" --{key} {shlex.quote(value)}" for key, value in hints.items() if value)
+    if not found.trainable:
+        return f"fedalign check {shlex.quote(str(path))}{options}   (after mending the errors)"
+    toml = path if path.suffix == ".toml" else path / OWN
+    if toml.is_file() and not options:
+        return f"fedalign run {shlex.quote(str(toml))}"
+    other = f" --out {shlex.quote(str(path / 'other.toml'))}" if toml.is_file() else ""  # init overwrites nothing
+    return f"fedalign init {shlex.quote(str(path))}{options}{other}"
+
+
+def print_json(data: dict[str, Any], ok: bool) -> None:
+    """One object on standard output, the same outer form whatever happened."""
+    import fedalign
+
+    typer.echo(json.dumps({"ok": ok, "command": "check", "version": fedalign.__version__, "data": data}, indent=1))
+
+
+# --- for people -------------------------------------------------------------------------------------------------------
+
+
+def print_survey(found: ValidationReport, how: str) -> None:
+    rows = sum(party.rows for party in found.parties)
+    shape = "one class a row" if found.task == "single" else "any number of classes a row"
+    output.print(
+        f"{len(found.parties)} parties, {rows:,} rows of {found.kind}, {len(found.names)} classes, {shape}"
+        + (f"; {found.test_rows:,} test rows" if found.test_rows else ""),
+        soft_wrap=True,
+    )
+    output.print(escape(how), soft_wrap=True)
+    if found.parties:
+        print_parties(found)
+    if found.names:
+        print_classes(found)
+    for pair in found.near[:20]:
+        names = f"'{escape(shown(pair.first))}' and '{escape(shown(pair.second))}'"
+        output.print(f"[yellow]near:[/] {names} ({pair.reason})", soft_wrap=True)
+    if found.near:
+        more = f"{len(found.near) - 20} more pairs; " if len(found.near) > 20 else ""
+        output.print(
+            f"[yellow]near:[/] {more}each is a class of its own unless you join them: --write-aliases FILE.toml"
+        )
+    errors = [finding for finding in found.findings if finding.level == "error"]
+    for finding in found.findings:
+        if finding.level == "note":
+            note(finding.message)
+    for finding in errors:
+        screen.print(f"[bold red]error:[/] {escape(finding.message)}")
+    output.print("ready to train" if found.trainable else f"{len(errors)} errors: training would stop", style="bold")
+
+
+def print_parties(found: ValidationReport) -> None:
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 1), pad_edge=False)
+    table.add_column("party", overflow="fold", max_width=20)
+    table.add_column("file", overflow="fold", max_width=26)
+    for column in ("rows", "empty", "unlabelled", "annotates"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for party in found.parties:
+        owned = f"{len(party.classes)} of {len(found.names)}"
+        cells = [f"{count:,}" for count in (party.rows, party.empty, party.unlabelled)]
+        table.add_row(escape(shown(party.name)), escape(shown(party.file)), *cells, owned)
+    output.print(table)
+
+
+def print_classes(found: ValidationReport) -> None:
+    """Who annotates what: a column a party where that fits on the screen, else a line with the parties' names."""
+    names = [shown(party.name) for party in found.parties]
+    cells = [
+        [short(found.counts[m, c]) if found.owned[m, c] else "-" for m in range(len(names))]
+        for c in range(len(found.names))
+    ]
+    widths = [max(len(name), *(len(row[m]) for row in cells)) + 2 for m, name in enumerate(names)]
+    first = min(max(len(shown(name)) for name in found.names), 30)
+    if first + sum(widths) <= output.width:
+        print_matrix(found, names, cells, first)
+    else:
+        print_owners(found, names)
+
+
+def print_matrix(found: ValidationReport, names: list[str], cells: list[list[str]], first: int) -> None:
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 1), pad_edge=False, title="yes / no / not looked at", title_justify="left")
+    table.add_column("class", overflow="fold", width=first)
+    for name in names:
+        table.add_column(escape(name), justify="right", no_wrap=True)
+    for name, row in zip(found.names, cells, strict=True):
+        table.add_row(escape(shown(name)), *row)
+    output.print(table)
+
+
+def print_owners(found: ValidationReport, names: list[str]) -> None:
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 1), pad_edge=False, title="rows of those who annotate it", title_justify="left")
+    table.add_column("class", overflow="fold", max_width=28)
+    for column in ("yes", "no", "not looked at"):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("annotated by", overflow="fold")
+    for c, name in enumerate(found.names):
+        owners = [names[m] for m in range(len(names)) if found.owned[m, c]]
+        who = ", ".join(owners[:3]) + (f" and {len(owners) - 3} more" if len(owners) > 3 else "")
+        counts = [f"{count:,}" for count in found.counts[:, c].sum(0).tolist()]
+        table.add_row(escape(shown(name)), *counts, escape(who))
+    output.print(table)
+
+
+def shown(text: str, limit: int = 40) -> str:
+    from fedalign.ingest.formats import printable
+
+    return printable(text, limit)
+
+
+def short(counts: Any) -> str:
+    """`120/380/-`, thousands as 1.2k."""
+    return "/".join(_short(int(count)) for count in counts)
+
+
+def _short(count: int) -> str:
+    if count < 10_000:
+        return str(count)
+    return f"{count / 1000:.0f}k" if count < 1_000_000 else f"{count / 1e6:.1f}M"

@@ -1,0 +1,160 @@
+"""fedalign init: a commented TOML from what a person's files look like."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from fedalign.errors import UserError
+from fedalign.ingest.defaults import suggest_settings
+from fedalign.runs.display import output, suggest
+
+if TYPE_CHECKING:
+    from fedalign.ingest.detect import Detected
+
+ORDER = 2
+ABOUT = {
+    "path": "a folder with one file a party, or one file",
+    "client": "the column that names the party",
+    "test_file": "rows with all classes that belong to no party",
+    "aliases": "other names of classes",
+    "text": "the column with the document",
+    "features": "the columns with numbers; scaled alike for all, from sums that each party gives",
+    "series": "the column with the recording, or the columns of its channels",
+    "id": "rows with the same id are the steps of one recording",
+    "time": "the order of the steps",
+    "label": "the column with the class name; empty: not looked at",
+    "labels": "the column with the class names; empty: not looked at",
+    "separator": "between the names",
+    "label_prefix": "columns that begin so are classes: 1 or yes, 0 or no, empty not looked at",
+}
+
+
+def command(
+    path: Annotated[Path, typer.Argument(metavar="FOLDER|FILE", help="A folder with a file a party, or one file.")],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The TOML to write, never over another; default fedalign.toml, in FOLDER if it is one."),
+    ] = None,
+    label: Annotated[str, typer.Option(help="Column with one class name a row.")] = "",
+    labels: Annotated[str, typer.Option(help="Column with several class names a row.")] = "",
+    text: Annotated[str, typer.Option(help="Column with the text.")] = "",
+    client: Annotated[str, typer.Option(help="Column with the party, in one file for all.")] = "",
+) -> None:
+    """Write a commented TOML for your own files."""
+    from fedalign.config import OWN
+    from fedalign.ingest.detect import detect
+    from fedalign.system.files import write_atomically
+
+    out = out or (path / OWN if path.is_dir() else Path(OWN))
+    if out.exists():
+        raise UserError(f"{out} exists already and is not overwritten; give another --out or remove it")
+    if path.suffix == ".toml":
+        raise UserError(f"{path} is a TOML already; run it with `fedalign run {path}`")
+    hints = {"label": label, "labels": labels, "text": text, "client": client}
+    detected = detect(path, hints)
+    content = written(detected, path, out)
+    try:
+        write_atomically(out, content)
+    except OSError as error:
+        raise UserError(f"cannot write {out}: {error.strerror}; give another --out") from error
+    for key, value in detected.options.items():
+        shown = value if isinstance(value, str) else ", ".join(value)
+        reason = f"  ({detected.why[key]})" if key in detected.why else ""
+        output.print(f"{key} = {escape(shown)}{escape(reason)}", soft_wrap=True)
+    output.print(f"written: {escape(str(out))}", soft_wrap=True)
+    suggest(f"fedalign check {shlex.quote(str(out))}")
+
+
+def written(detected: Detected, path: Path, out: Path) -> str:
+    """The file: what was found, and the settings a person is likeliest to change."""
+    options = dict(detected.options)
+    for key in ("path", "test_file", "aliases"):
+        if key in options:
+            options[key] = Path(os.path.relpath(options[key], out.resolve().parent)).as_posix()
+    name = path.resolve().stem or "mine"
+    lines = [
+        remark(f"Made by: fedalign init {shlex.quote(str(path))}"),
+        remark("Paths are relative to this file. Look at the files first: fedalign check; then: fedalign run."),
+        line("name", name),
+        line("seed", 1),
+        line("rounds", 30),
+        "# parties that train in a round",
+        line("clients_per_round", min(detected.parties, 10)),
+        "",
+        "[dataset]",
+        line("name", "files"),
+    ]
+    for key, value in options.items():
+        why = f" ({detected.why[key]})" if key in detected.why else ""
+        lines += [remark(ABOUT[key] + why), line(key, value)]
+    lines += _label_choices(detected) + _input_choices(detected)
+    if "test_file" not in options:
+        lines += ["# share of each party's rows kept for testing; or test_file = ...", line("test", 0.2)]
+    lines += ["# share of each party's other rows, to see how training goes", line("validation", 0.1)]
+    if "aliases" not in options:
+        lines += ["# names to join; fedalign check --write-aliases proposes some", '# aliases = "aliases.toml"']
+    lines += [
+        "# what a party annotates, where that is more than what occurs in its labels",
+        "# [dataset.classes]",
+        '# party = ["a class", "another"]',
+        "",
+        "[algorithm]",
+        "# others: fedalign compare FILE.toml --algorithms all",
+        line("name", "fedalign"),
+        "",
+        "[encoder]",
+        *_encoder(detected),
+        "",
+        "[training]",
+        "# passes over a party's rows in a round",
+        *(line(key, value) for key, value in suggest_settings(detected.kind, detected.rows)["training"].items()),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _label_choices(detected: Detected) -> list[str]:
+    if "label_prefix" in detected.options:
+        return []
+    return ["# in the label column: looked at, and none of the party's classes", line("other", "none of these")]
+
+
+def _input_choices(detected: Detected) -> list[str]:
+    empty = ["# texts that mean an empty cell, also in the labels", '# missing = ["NA"]']
+    if detected.kind != "text":
+        return empty
+    return [
+        '# hashed: no word leaves a party; "counted": see docs/files.md',
+        line("vocabulary", "hashed"),
+        line("buckets", 1024 if detected.rows < 2_000 else 4096),
+        *empty,
+    ]
+
+
+def _encoder(detected: Detected) -> list[str]:
+    values = suggest_settings(detected.kind, detected.rows)["encoder"]
+    return [
+        '# or "package.module:Class", any torch.nn.Module of yours',
+        *(line(key, value) for key, value in values.items()),
+    ]
+
+
+def remark(text: str) -> str:
+    """A comment, whatever characters the file's names hold."""
+    return "# " + "".join(c if c.isprintable() else "?" for c in text)
+
+
+def line(key: str, value: Any) -> str:
+    """A TOML line, whatever characters the value holds."""
+    import tomli_w
+
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        parts = ", ".join(tomli_w.dumps({"x": part}).removeprefix("x = ").strip() for part in value)
+        return f"{key} = [{parts}]"
+    return tomli_w.dumps({key: value}).strip()

@@ -1,0 +1,104 @@
+"""fedalign predict: label names and probabilities for new rows."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from fedalign.errors import UserError
+from fedalign.runs.display import note, output, screen, suggest
+
+ORDER = 11
+
+
+def command(
+    run: Annotated[Path, typer.Argument(help="A run's folder, or one written by export.")],
+    source: Annotated[
+        str, typer.Argument(metavar="INPUT", help="CSV, TSV, JSONL, Parquet or NPZ; - for standard input.")
+    ],
+    out: Annotated[Path | None, typer.Option(help="CSV or JSONL file; default: standard output.")] = None,
+    top: Annotated[int, typer.Option(min=1, help="How many classes to list with their probability.")] = 1,
+    threshold: Annotated[
+        float | None, typer.Option(min=0.0, max=1.0, help="Multi-label: one threshold for all classes.")
+    ] = None,
+    text: Annotated[str, typer.Option(help="The column with the text, if it is not that of training.")] = "",
+    series: Annotated[str, typer.Option(help="The column with the series, likewise.")] = "",
+    form: Annotated[str, typer.Option("--format", help="Of standard input: csv, tsv or jsonl.")] = "csv",
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COLUMN", help="Write this column of the input too; may be given several times."),
+    ] = None,
+    skip_empty: Annotated[bool, typer.Option("--skip-empty", help="Pass over rows without input.")] = False,
+    trust_code: Annotated[
+        bool, typer.Option("--trust-code", help="Run the program that holds the model's encoder, if it has its own.")
+    ] = False,
+) -> None:
+    """Predict label names for new rows, in batches: a file of any size needs little memory.
+
+    The column row counts the input's rows: from 2 in CSV and TSV, below the
+    header as in a spreadsheet, from 1 in others. Of a recording with a row
+    a step it is the first step's, and the recording's id is written too.
+    """
+    from fedalign.inference import files
+    from fedalign.inference.model import Model
+
+    model = Model.load(run, trust_code)
+    if threshold is not None and model.task == "single":
+        raise UserError("--threshold is for multi-label models; this one gives each row its likeliest class")
+    if out is not None:
+        _check_out(out, source)
+    skipped: list[int] = []
+    cut: list[int] = []
+    began, done = time.perf_counter(), 0
+    with ExitStack() as stack:
+        path = _spooled(stack, form) if source == "-" else Path(source)
+        reading = files.reading_of(model, text=text, series=series)
+        kept = files.kept_columns(path, reading, keep or ())
+        target = stack.enter_context(files.whole_or_absent(out, sys.stdout))
+        write = None
+        skip = skipped.append if skip_empty else None
+        with screen.status("predicting") as status:
+            for answer in files.predictions(model, path, reading, False, skip, cut.append, kept):
+                if write is None:
+                    write = files.writer("jsonl" if out is not None and out.suffix == ".jsonl" else "csv", target)
+                write(files.columns(model, answer, top, threshold, kept))
+                done += len(answer.numbers)
+                status.update(f"{done:,} rows, {done / (time.perf_counter() - began):,.0f} a second")
+        if write is None:
+            raise UserError(f"{source} holds no row to predict")
+    if skipped:
+        note(f"{len(skipped)} empty rows were passed over, the first is row {skipped[0]}")
+    if cut:
+        limit = f"{files.longest(model):,} steps"
+        note(f"{len(cut)} rows are as long as the model reads ({limit}), first row {cut[0]}; what follows was left out")
+    if out is not None:
+        output.print(f"{done:,} rows: {escape(str(out))}", soft_wrap=True)
+        suggest("fedalign evaluate", run, "LABELLED.csv")
+
+
+def _check_out(out: Path, source: str) -> None:
+    if out.is_dir():
+        raise UserError(f"--out {out} is a folder; name a file in it, such as {out / 'found.csv'}")
+    if out.suffix not in (".csv", ".jsonl"):
+        raise UserError(f"--out {out} must end in .csv or .jsonl")
+    if source != "-" and out.exists() and Path(source).exists() and out.samefile(source):
+        raise UserError(f"--out {out} is the input, which would be lost; give another file")
+
+
+def _spooled(stack: ExitStack, form: str) -> Path:
+    """Standard input on disk, since its format must be looked at before it is read."""
+    if form not in ("csv", "tsv", "jsonl"):
+        raise UserError(f"--format must be csv, tsv or jsonl, not {form!r}")
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fedalign-")))
+    path = folder / f"standard-input.{form}"
+    with path.open("wb") as target:
+        shutil.copyfileobj(sys.stdin.buffer, target)
+    return path

@@ -1,0 +1,168 @@
+"""fedalign reproduce: the paper's tables and figures on the data that is here, the published numbers beside ours."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.markup import escape
+
+from fedalign.errors import UserError, nearest
+from fedalign.runs.display import note, output, screen, suggest
+
+if TYPE_CHECKING:
+    from fedalign.paper.settings import Choice
+    from fedalign.paper.studies import Study
+    from fedalign.runs.experiment import RunCallbacks
+    from fedalign.runs.grid import Cell
+
+ORDER = 8
+OUT = Path("runs/reproduce")
+
+
+def command(
+    target: Annotated[str, typer.Argument(metavar="table2|table3|rounds|sensitivity|tsne|similarity")],
+    datasets: Annotated[str, typer.Option(help="Presets or data sets, with commas; default: all that are here.")] = "",
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds; the paper has 5.")] = 1,
+    rounds: Annotated[int | None, typer.Option(min=1, help="Number of rounds; default: the paper's.")] = None,
+    methods: Annotated[str, typer.Option(help="Methods or groups, with commas; default: the paper's.")] = "",
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override one setting of every run.")
+    ] = None,
+    parties: Annotated[str, typer.Option(help="tsne: the two parties to show, with a comma.")] = "",
+    out: Annotated[Path, typer.Option(help="Folder of all runs and results.")] = OUT,
+    estimate: Annotated[bool, typer.Option("--estimate", help="Only say how long it would take.")] = False,
+    dry: Annotated[bool, typer.Option("--show", help="Only show what is finished.")] = False,
+) -> None:
+    """Repeat a table or figure of the paper; run the same command again to go on after a stop."""
+    from fedalign.paper import studies
+    from fedalign.report.live import LivePage
+
+    if target not in studies.TARGETS:
+        raise UserError(f"unknown table or figure {target!r}{nearest(target, studies.TARGETS)}")
+    here = chosen_settings(target, datasets)
+    named = [word.strip() for word in methods.split(",") if word.strip()]
+    made = [studies.study(target, one.preset, out, named, seeds, rounds, overrides or ()) for one in here]
+    cells = [cell for one in made for cell in one.cells]
+    if not dry:
+        say_how_long(target, cells)
+    again = repeated(target, datasets, seeds, rounds, methods, overrides or (), out)
+    if estimate:
+        suggest(again)
+        return
+    page = LivePage(out, note)
+    if not dry:
+        play(cells, page)
+    if not any((cell.folder / "result.json").is_file() for cell in cells):
+        raise UserError(f"nothing is finished in {out} yet; run the same command without --show")
+    for setting, study in zip(here, made, strict=True):
+        show(setting, study, out, [word.strip() for word in parties.split(",") if word.strip()])
+    if page.finish():
+        output.print(f"report: {escape(str(page.path))}", soft_wrap=True)
+    more = repeated(target, datasets, 5, rounds, methods, overrides or (), out)
+    suggest(more if seeds < 5 and target in ("table2", "table3") else f"fedalign report {out} --open")
+
+
+def repeated(
+    target: str, datasets: str, seeds: int, rounds: int | None, methods: str, overrides: Sequence[str], out: Path
+) -> str:
+    """The command that goes on with this one."""
+    words = ["fedalign", "reproduce", target]
+    given = (("--datasets", datasets), ("--seeds", seeds if seeds > 1 else ""), ("--rounds", rounds or ""))
+    elsewhere = "" if out == OUT else out
+    for flag, value in (*given, ("--methods", methods), *(("--set", one) for one in overrides), ("--out", elsewhere)):
+        words += [flag, str(value)] if value else []
+    return shlex.join(words)
+
+
+def chosen_settings(target: str, datasets: str) -> list[Choice]:
+    """What can be run, having said what cannot."""
+    from fedalign.paper import published
+    from fedalign.paper.settings import settings
+
+    words = [word.strip() for word in datasets.split(",") if word.strip()]
+    only = {preset for _, preset in published.table3()} if target in ("table3", "sensitivity") else ()
+    found = settings(words, sorted(only))
+    for one in found:
+        if one.absent:
+            note(f"{one.title} is not here: {one.absent}")
+    here = [one for one in found if not one.absent]
+    if not here:
+        raise UserError("none of these data sets is on this machine; `fedalign datasets` says how to get them")
+    for one in here:
+        if one.stands_for:
+            note(f"{one.preset} is open data in the place of {one.stands_for}; its scores are not the paper's")
+    return here
+
+
+def say_how_long(target: str, cells: Sequence[Cell]) -> None:
+    from fedalign.engines.local import cores
+    from fedalign.paper import estimate
+    from fedalign.report.facts import Rebuilder
+
+    done = sum(estimate.rounds_done(cell) >= cell.config.rounds for cell in cells)
+    left = sum(max(cell.config.rounds - estimate.rounds_done(cell), 0) for cell in cells)
+    if not left:
+        screen.print(f"{target}: all {len(cells)} runs are finished already")
+        return
+    screen.print("measuring how fast this machine is ...")
+    seconds = estimate.seconds_left(cells, Rebuilder())
+    already = f" ({done} finished already)" if done else ""
+    screen.print(
+        f"{target}: {len(cells)} runs{already}, {left:,} rounds to go, about "
+        f"[bold]{estimate.in_words(seconds)}[/] on {cores()} cores; Ctrl-C stops, the same command goes on"
+    )
+
+
+def play(cells: Sequence[Cell], page: object) -> None:
+    from fedalign.cli.compare import GridDisplay
+    from fedalign.report.live import LivePage
+    from fedalign.runs import grid
+
+    assert isinstance(page, LivePage)
+    try:
+        with GridDisplay(cells) as display:
+
+            def callbacks(cell: Cell) -> RunCallbacks:
+                return page.callbacks(display.callbacks(cell), cell.folder)
+
+            for cell in grid.play(cells, callbacks):
+                display.finished(cell)
+    except KeyboardInterrupt:
+        screen.print("stopped; run the same command again to go on")
+        os._exit(130)
+
+
+def show(setting: Choice, study: Study, out: Path, parties: Sequence[str]) -> None:
+    """The table or figure of one setting, as far as it is finished."""
+    from fedalign.paper import present
+
+    finished = [cell for cell in study.cells if (cell.folder / "result.json").is_file()]
+    if not finished:
+        note(f"nothing of {setting.title} is finished yet")
+        return
+    tables, files = present.present(setting, study, finished, out / "results", parties)
+    for table in tables:
+        print_table(table)
+    for path in files:
+        output.print(f"  {escape(str(path))}", soft_wrap=True)
+
+
+def print_table(table: object) -> None:
+    from rich.table import Table
+
+    from fedalign.paper.present import Shown
+
+    assert isinstance(table, Shown)
+    printed = Table(title=escape(table.title), title_justify="left")
+    for i, column in enumerate(table.columns):
+        printed.add_column(escape(column), justify="right" if i else "left", overflow="fold")
+    for row in table.rows:
+        printed.add_row(*(escape(cell) for cell in row))
+    output.print(printed)
+    for line in table.below:
+        output.print(escape(line))

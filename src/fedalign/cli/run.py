@@ -1,0 +1,109 @@
+"""fedalign run: train a federation and keep everything in a run's folder."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from fedalign.errors import UserError
+from fedalign.runs.display import Display, note, output, screen, suggest, typed
+
+if TYPE_CHECKING:
+    from fedalign.config import Config
+
+ORDER = 1
+
+
+def command(
+    source: Annotated[
+        str, typer.Argument(metavar="PRESET|FILE.toml|FOLDER|RUN", help="What to run; a run's folder to resume.")
+    ],
+    rounds: Annotated[int | None, typer.Option(help="Number of rounds.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of everything random.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The run's folder; default runs/NAME.")] = None,
+    engine: Annotated[str | None, typer.Option(help="local (default), or flower for its Ray simulation.")] = None,
+    simulation: Annotated[
+        bool, typer.Option("--simulation", help="With --engine flower: simulate all parties here (see also deploy).")
+    ] = False,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override one setting; may be repeated.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was interrupted.")] = False,
+    report: Annotated[bool, typer.Option(help="Write report.html, now and then while the run goes on.")] = True,
+    track: Annotated[
+        str, typer.Option(metavar="tensorboard,mlflow", help="Also write for these trackers; off unless named.")
+    ] = "",
+    print_config: Annotated[
+        bool, typer.Option("--print-config", help="Print the resolved settings and leave.")
+    ] = False,
+) -> None:
+    """Train a federation and keep everything in a run's folder."""
+    from fedalign import config as configs
+    from fedalign.report.live import LivePage
+    from fedalign.runs import experiment
+    from fedalign.runs.tracking import named, tracked
+
+    folder = Path(source)
+    if (folder / "config.toml").is_file():
+        if not resume:
+            raise UserError(f"{source} is a run's folder; add --resume to go on with it")
+        out, source = folder, str(folder / "config.toml")
+    elif resume and folder.is_dir() and not (folder / configs.OWN).is_file():
+        raise UserError(f"{source} is not a run's folder (it holds no config.toml); check the path")
+    if simulation and engine != "flower":
+        raise UserError("--simulation goes with --engine flower; without it a run is a simulation in this process")
+    chosen = [] if engine is None else [f"engine.name={engine}"]
+    config = configs.load(source, [*(settings or []), *chosen], rounds=rounds, seed=seed)
+    if print_config:
+        typer.echo(configs.to_toml(config), nl=False)
+        return
+    out = out or default_folder(config, resume)
+    trackers = named(track)
+    page = LivePage(out, note)
+    display = Display(out)
+    try:
+        with display:
+            callbacks = page.callbacks(display.callbacks(), out) if report else display.callbacks()
+            with tracked(callbacks, trackers, out, config, note) as callbacks:
+                result = experiment.run(config, out, resume, callbacks)
+    except KeyboardInterrupt:
+        screen.print(f"stopped; go on with:  [bold]{escape(typed('fedalign run', out, '--resume'))}[/]")
+        sys.stdout.flush()
+        os._exit(130)  # threads may still be computing what nobody will read
+    print_result(result, out, report and page.finish())
+
+
+def default_folder(config: Config, resume: bool) -> Path:
+    base = Path("runs") / f"{config.name}_{Path(config.algorithm.name).stem}_seed{config.seed}"
+    if resume:
+        return base
+    number, folder = 1, base
+    while folder.exists():
+        number += 1
+        folder = base.with_name(f"{base.name}_{number}")
+    return folder
+
+
+def print_result(result: dict[str, Any], out: Path, drawn: bool) -> None:
+    from rich.table import Table
+
+    if "classes" in result:
+        table = Table(title="F1 by class", title_justify="left")
+        table.add_column("class")
+        table.add_column("annotated by", justify="right")
+        table.add_column("F1", justify="right")
+        for row in result["classes"]:
+            shown = "-" if row["f1"] is None else f"{100 * row['f1']:.1f}"
+            table.add_row(escape(row["name"]), str(row["owners"]), shown)
+        output.print(table)
+        last, tail = result["last"], result["mean_of_last"]
+        output.print(f"last round: F1 [bold]{100 * last['f1']:.2f}[/], accuracy [bold]{100 * last['accuracy']:.2f}[/]")
+        means = f"F1 {100 * tail['f1']:.2f}, accuracy {100 * tail['accuracy']:.2f}"
+        output.print(f"mean of the last {tail['rounds']} rounds: {means}")
+    output.print(f"run folder: {escape(str(out))}", soft_wrap=True)
+    suggest("fedalign report", out, *(["--open"] if drawn else []))

@@ -1,0 +1,84 @@
+"""The two halves that Flower runs: a ServerApp and a ClientApp. Nothing heavy is imported before a message arrives."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+from flwr.serverapp import ServerApp
+
+if TYPE_CHECKING:
+    from flwr.serverapp import Grid
+
+UNBOUND = (
+    "this SuperNode was started without config= in --node-config, so it reads and sends whatever the server's "
+    "configuration asks for; give it the file you looked at with fedalign check --what-leaves to be held to that"
+)
+
+server_app = ServerApp()
+client_app = ClientApp()
+
+
+@server_app.main()
+def main(grid: Grid, context: Context) -> None:
+    from fedalign.errors import UserError
+    from fedalign.flower.server import in_flower, serve
+
+    logger = logging.getLogger("flwr")  # what Flower shows with `flwr run --stream` and `flwr log`
+    logger.addFilter(_without_trace)
+    log = logger.info
+    try:
+        result = serve(grid, str(context.run_config["config"]), context.run_config, log)
+    except UserError as error:
+        sentence = in_flower(str(error))
+        logger.error("error: %s", sentence)
+        raise UserError(sentence) from None  # Flower notes a run as failed by what it raises
+    if "last" in result:
+        log(f"finished: F1 {100 * result['last']['f1']:.2f}, accuracy {100 * result['last']['accuracy']:.2f}")
+    log(f"run folder: {context.run_config.get('out', 'run')}")
+
+
+def _without_trace(record: logging.LogRecord) -> bool:
+    """Flower logs what an app raises with a traceback, which tells nothing about a user's mistake."""
+    from fedalign.errors import UserError
+
+    if record.exc_info and isinstance(record.exc_info[1], UserError):
+        record.exc_info = None
+    return True
+
+
+def _answer(kind: str, message: Message, context: Context) -> Message:
+    """The party's answer. If it fails, the reason stays in the party's own log: it may hold a path or a cell."""
+    from flwr.app import ConfigRecord, RecordDict
+
+    try:
+        from fedalign.flower.party import answer
+
+        reply = answer(kind, message.content, str(context.run_config["config"]), dict(context.node_config))
+    except Exception as error:
+        from fedalign.errors import UserError
+
+        mistake = isinstance(error, UserError)
+        logging.getLogger("flwr").error("error: %s", error, exc_info=None if mistake else error)
+        reason = f"{'it could not answer' if mistake else 'it failed'} ({kind}); its own log says why"
+        reply = RecordDict({"failure": ConfigRecord({"reason": reason})})
+    return Message(reply, reply_to=message)
+
+
+@client_app.query("offer")
+def offer(message: Message, context: Context) -> Message:
+    if "data" in context.node_config and "config" not in context.node_config:
+        logging.getLogger("flwr").warning(UNBOUND)
+    return _answer("offer", message, context)
+
+
+@client_app.train()
+def train(message: Message, context: Context) -> Message:
+    return _answer("train", message, context)
+
+
+@client_app.query("score")
+def score(message: Message, context: Context) -> Message:
+    return _answer("score", message, context)

@@ -1,0 +1,203 @@
+"""The engine for parties elsewhere: visits over the network, scores as counts."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from fedalign.errors import UserError
+from fedalign.flower import messages
+from fedalign.flower.roster import Roster, absent
+from fedalign.flower.transport import Transport
+from fedalign.ingest.offer import Offer
+from fedalign.learning.rounds import Plan, Reply, short
+from fedalign.types import Arrays, Party, Server
+
+if TYPE_CHECKING:
+    from flwr.app import Message, RecordDict
+
+PARTS = ("test", "validation")  # the rows a party counts hits and misses on
+COUNTS = 32  # bytes a class
+
+
+class NewClassesError(Exception):
+    """A party with new names has come, and the list of classes is to grow."""
+
+    def __init__(self, offer: Offer, names: Sequence[str]) -> None:
+        super().__init__(offer.party)
+        self.offer, self.names = offer, list(names)
+
+
+class DeployedEngine:
+    """Parties keep their rows and their memory; what comes back is checked before it is used."""
+
+    on_visit: Callable[[int], None]
+
+    def __init__(
+        self, plan: Plan, post: Transport, roster: Roster, extend: bool, evaluate_every: int, out: Path
+    ) -> None:
+        self.plan, self.post, self.roster, self.out = plan, post, roster, out
+        self.extend, self.evaluate_every = extend, evaluate_every
+        self.on_visit = lambda client: None
+        self.number = 0
+        self._asked: tuple[Arrays, dict[str, Tensor]] | None = None  # the last weights scored, and their counts
+        self.run = roster.run
+        self.counted: dict[int, int] = {}  # client: the last round whose average its update is part of
+
+    def train(self, server: Server, round_number: int, chosen: Sequence[int]) -> list[Reply]:
+        self.number = round_number
+        self.post.greet()
+        self.welcome()
+        parties = self.plan.federation.parties
+        wanted, nonces = {}, {}
+        for client in chosen:
+            node = self.post.places.get(parties[client].name)
+            if node is not None:
+                nonces[client] = secrets.token_hex(16)
+                wanted[node] = ("train", self.letter(server, client, nonces[client]))
+        replies = self.post.send(wanted, self.post.timeout)
+        found = []
+        for client in chosen:
+            node = self.post.places.get(parties[client].name, -1)
+            reply = replies.get(node, "it is not connected")
+            found.append(self.read(client, reply, server, nonces.get(client, "")))
+            self.on_visit(client)
+        return found
+
+    def commit(self, round_number: int, clients: Sequence[int]) -> None:
+        self.counted |= dict.fromkeys(clients, round_number)
+
+    def welcome(self) -> None:
+        """Parties that come later: with known names they take part from the next round on."""
+        known = {party.name for party in self.plan.federation.parties}
+        for party, node in list(self.post.places.items()):
+            if party in known:
+                continue
+            offer = self.post.offers[node]
+            new = self.roster.unknown(offer)
+            objection = self.roster.objection(offer)
+            if objection:
+                self.post.refuse(node, f"{party!a} may not join: {objection}")
+            elif not new:
+                self.roster.offers.append(offer)
+                self.plan.federation.parties.append(absent(offer, self.roster.agreed))  # type: ignore[attr-defined]
+                self.roster.keep(self.out)
+                self.post.log(f"{party!a} joins")
+            elif self.extend:
+                raise NewClassesError(offer, new)
+            else:
+                words = ", ".join(map(ascii, new))
+                self.post.refuse(
+                    node,
+                    f"{party!a} brings new classes ({words}); begin a new run, or set new_classes = 'extend'",
+                )
+
+    def letter(self, server: Server, client: int, nonce: str) -> RecordDict:
+        from flwr.app import RecordDict as Records
+
+        content = Records()
+        task: dict[str, str | int | float] = {
+            "run": self.run,
+            "round": self.number,
+            "client": client,
+            "clients": server.num_clients,
+            "counted": self.counted.get(client, 0),
+            "nonce": nonce,
+            "agreed": self.roster.agreed.model_dump_json(),
+        }
+        messages.put_text(content, "task", task)
+        messages.put(content, "weights", server.weights)
+        messages.put(content, "extra", server.extra)
+        return content
+
+    def read(self, client: int, reply: Message | str, server: Server, nonce: str) -> Reply:
+        """An update from a reply, or why there is none."""
+        party = self.plan.federation.parties[client]
+        if isinstance(reply, str):
+            return Reply(client, None, reply)
+        content = reply.content
+        largest = messages.most_bytes(server.weights, server.extra)
+        messages.keep_receipt(self.out, "in", "train", party.name, content, largest)
+        try:
+            self.check_echo(content, party, nonce)
+            update = messages.get_update(content, largest)
+            kept = messages.count_of(content, "kept") if "kept" in content else 0
+            return Reply(client, update, kept=kept)
+        except Exception as error:  # a stranger's message: whatever it does to a reader, its party is left out
+            return Reply(client, None, str(error))
+
+    def check_echo(self, content: RecordDict, party: Party, nonce: str) -> None:
+        """A reply counts once, for the question it answers."""
+        echo = content["echo"] if "echo" in content else {}  # noqa: SIM401  (a RecordDict has no get)
+        expected = {"run": self.run, "round": self.number, "nonce": nonce, "party": party.name}
+        for key, value in expected.items():
+            if echo.get(key) != value:
+                raise UserError(f"its reply is for another {key}")
+
+    def counts(self, found: Arrays, party: Party, grid: Mapping[str, int]) -> Arrays:
+        """Counts (C, 4) of the classes the party annotates, and of no other; (T, C, 4) of a part asked about with a
+        grid of T thresholds."""
+        for name, counts in found.items():
+            shape = ((grid[name],) if name in grid else ()) + (len(party.train.classes), 4)
+            if name not in PARTS or counts.shape != shape or counts.dtype != torch.int64:
+                raise UserError(f"its counts {name[:80]!a} have shape {tuple(counts.shape)} and type {counts.dtype}")
+            if bool((counts < 0).any()) or bool((counts > messages.MAX_COUNT).any()):
+                raise UserError(f"its counts {name!a} are not counts")
+        return {name: counts * party.train.classes.view(-1, 1) for name, counts in found.items()}
+
+    def ask(self, weights: Arrays, thresholds: Arrays) -> dict[str, Tensor]:
+        """Counts on all parties' own rows, summed; a party that does not answer is left out and named. Thresholds are
+        one a class (C,), or a grid (T, 1)."""
+        parties = self.plan.federation.parties
+        server = Server(weights, len(parties), ())
+        wanted, asked = {}, {}
+        for client, party in enumerate(parties):
+            node = self.post.places.get(party.name)
+            if node is not None:
+                asked[node] = (party, secrets.token_hex(16))
+                content = self.letter(server, client, asked[node][1])
+                messages.put(content, "thresholds", thresholds)
+                wanted[node] = ("query.score", content)
+        grid = {name: len(values) for name, values in thresholds.items() if values.dim() == 2}
+        total: dict[str, Tensor] = {}
+        for node, reply in self.post.send(wanted, self.post.timeout).items():
+            party, nonce = asked[node]
+            found = reply if isinstance(reply, str) else self.read_counts(reply.content, party, nonce, grid)
+            if isinstance(found, str):
+                self.post.log(f"{party.name!a} sent no scores: {short(found)}")
+                continue
+            for name, counts in found.items():
+                total[name] = total[name] + counts if name in total else counts
+        return total
+
+    def read_counts(self, content: RecordDict, party: Party, nonce: str, grid: Mapping[str, int]) -> Arrays | str:
+        """All counts of a reply, or why there are none."""
+        largest = sum(grid.get(name, 1) for name in PARTS) * len(party.train.classes) * COUNTS
+        messages.keep_receipt(self.out, "in", "score", party.name, content, largest)
+        try:
+            self.check_echo(content, party, nonce)
+            return self.counts(messages.get(content, "counts", largest), party, grid)
+        except Exception as error:  # a stranger's message, as above
+            return str(error)
+
+    def score(self, weights: Arrays, thresholds: Tensor | None = None) -> Tensor | None:
+        if thresholds is not None:
+            return self.ask(weights, {"test": thresholds}).get("test")
+        due = self.number % self.evaluate_every == 0 or self.number == self.plan.config.rounds
+        return self.plain(weights).get("test") if due else None
+
+    def validate(self, weights: Arrays, grid: Tensor | None = None) -> Tensor | None:
+        return (self.plain(weights) if grid is None else self.ask(weights, {"validation": grid.view(-1, 1)})).get(
+            "validation"
+        )
+
+    def plain(self, weights: Arrays) -> dict[str, Tensor]:
+        """Both parts are asked for at once, since a message costs a party a process."""
+        if self._asked is None or self._asked[0] is not weights:
+            self._asked = (weights, self.ask(weights, {}))
+        return self._asked[1]

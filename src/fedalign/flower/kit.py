@@ -1,0 +1,231 @@
+"""A folder to begin a deployment with: the Flower app, the configuration, trial certificates and keys, commands."""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import tomli_w
+
+from fedalign.config import Config, to_toml
+from fedalign.errors import UserError
+from fedalign.flower.party import SERVER_ONLY
+from fedalign.labels.names import allowed
+from fedalign.registry import Choice
+from fedalign.system.files import PRIVATE, write_atomically
+
+APP = '''"""Flower finds the two halves of the run here."""
+
+from fedalign.flower.apps import client_app, server_app
+
+__all__ = ["client_app", "server_app"]
+'''
+
+
+def for_parties(config: Config) -> Config:
+    """The configuration without what only a simulation needs: each party reads its own file, wherever that is."""
+    beside = {
+        key: choice.model_copy(update={"name": f"./{Path(choice.name).name}"})
+        for key, choice in (("algorithm", config.algorithm), ("encoder", config.encoder))
+        if choice.name.endswith(".py")  # everybody has a copy of it where the SuperNode or SuperLink is started
+    }
+    config = config.model_copy(update=beside)
+    if config.dataset.name != "files":
+        return config
+    kept = {key: value for key, value in config.dataset.options.items() if key not in SERVER_ONLY or key == "aliases"}
+    return config.model_copy(update={"dataset": Choice(name="files", **kept)})
+
+
+def write_app(folder: Path, config: Config, **settings: str | int | float | bool) -> Path:
+    """The app folder that `flwr run` takes: two small files, the run's configuration inside."""
+    folder.mkdir(parents=True, exist_ok=True)
+    project = {
+        "build-system": {"requires": ["hatchling"], "build-backend": "hatchling.build"},
+        "project": {
+            "name": "fedalign-run",
+            "version": "1.0.0",
+            "description": "A fedalign run",
+            "license": "Apache-2.0",
+            "dependencies": [],
+        },
+        "tool": {
+            "hatch": {"build": {"targets": {"wheel": {"packages": ["."]}}}},
+            "flwr": {
+                "app": {
+                    "publisher": "fedalign",
+                    "components": {"serverapp": "fedalign_app:server_app", "clientapp": "fedalign_app:client_app"},
+                    "config": {"config": to_toml(config), **settings},
+                }
+            },
+        },
+    }
+    write_atomically(folder / "pyproject.toml", tomli_w.dumps(project, multiline_strings=True))
+    write_atomically(folder / "fedalign_app.py", APP)
+    return folder
+
+
+def write_flower_home(folder: Path, address: str, certificate: Path | None) -> Path:
+    """Flower's own settings: the name `parties` for the SuperLink of this run."""
+    folder.mkdir(parents=True, exist_ok=True)
+    link: dict[str, object] = {"address": address}
+    link |= {"insecure": True} if certificate is None else {"root-certificates": str(certificate.resolve())}
+    write_atomically(folder / "config.toml", tomli_w.dumps({"superlink": {"default": "parties", "parties": link}}))
+    return folder
+
+
+def write_certificates(folder: Path, hosts: Sequence[str], days: int = 30) -> None:
+    """A certificate authority and a server certificate for trials; real runs use those of your organisation."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import NameOID
+
+    folder.mkdir(parents=True, exist_ok=True)
+    now = datetime.datetime.now(datetime.UTC)
+    authority_key, server_key = (ec.generate_private_key(ec.SECP384R1()) for _ in range(2))
+    authority = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedalign trial authority")])
+    server = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, hosts[0])])
+    places: list[x509.GeneralName] = []
+    for host in hosts:
+        try:
+            places.append(x509.IPAddress(ipaddress.ip_address(host)))
+        except ValueError:
+            places.append(x509.DNSName(host))
+
+    def certificate(name: x509.Name, key: ec.EllipticCurvePrivateKey, ca: bool) -> x509.Certificate:
+        builder = (
+            x509.CertificateBuilder()
+            .subject_name(name)
+            .issuer_name(authority)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - datetime.timedelta(minutes=5))
+            .not_valid_after(now + datetime.timedelta(days=days))
+            .add_extension(x509.BasicConstraints(ca=ca, path_length=0 if ca else None), critical=True)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), critical=False
+            )
+            .add_extension(
+                x509.KeyUsage(
+                    digital_signature=True,
+                    content_commitment=False,
+                    key_encipherment=False,
+                    data_encipherment=False,
+                    key_agreement=False,
+                    key_cert_sign=ca,
+                    crl_sign=ca,
+                    encipher_only=False,
+                    decipher_only=False,
+                ),
+                critical=True,
+            )
+        )
+        if not ca:
+            builder = builder.add_extension(x509.SubjectAlternativeName(places), critical=False)
+        return builder.sign(authority_key, hashes.SHA384())
+
+    pem = serialization.Encoding.PEM
+    write_atomically(folder / "ca.crt", certificate(authority, authority_key, ca=True).public_bytes(pem))
+    write_atomically(folder / "server.pem", certificate(server, server_key, ca=False).public_bytes(pem))
+    secret = server_key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    write_atomically(folder / "server.key", secret, PRIVATE)
+
+
+def write_key(path: Path) -> None:
+    """A party's key pair: the private half stays with the party, the public one is registered with the server."""
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP384R1())
+    path.parent.mkdir(parents=True, exist_ok=True)
+    form = serialization.PrivateFormat.OpenSSH
+    secret = key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
+    write_atomically(path, secret, PRIVATE)
+    public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+    write_atomically(path.with_name(path.name + ".pub"), public + b"\n")
+
+
+def write_kit(folder: Path, config: Config, parties: Sequence[str], host: str, port: int) -> None:
+    """Everything for a first run on one machine, and what to change for several."""
+    if folder.exists() and any(folder.iterdir()):
+        raise UserError(f"{folder} exists already and is not empty; give another folder")
+    for party in parties:
+        if not allowed(party).replace("-", "").replace("_", "").isalnum():
+            raise UserError(f"party name {party!a} is used as a file name here; use letters, digits, - and _")
+    hosts = list(dict.fromkeys([host, "localhost", "127.0.0.1"]))
+    write_certificates(folder / "certificates", hosts)
+    for party in parties:
+        write_key(folder / "keys" / party)
+    write_app(
+        folder / "app",
+        config,
+        out="run",
+        parties=len(parties),
+        wait=600,
+        timeout=3600,
+        resume=False,
+        new_classes="refuse",
+        evaluate_every=5,
+        approved="",
+        trial=False,
+    )
+    write_flower_home(folder / "flower-home", f"{host}:{port}", folder / "certificates" / "ca.crt")
+    write_atomically(folder / "config.toml", to_toml(config))
+    write_atomically(folder / "README.md", instructions(parties, host, port))
+
+
+ENVIRONMENT = """export FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1
+export FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1 FLWR_HOME=$PWD/flower-home"""
+
+
+def instructions(parties: Sequence[str], host: str, port: int) -> str:
+    starts = "\n".join(
+        f"""flower-supernode --root-certificates certificates/ca.crt --superlink {host}:{port} \\
+  --auth-supernode-private-key keys/{party} --port {9200 + number} \\
+  --node-config 'data="/path/of/{party}.csv" party={json.dumps(party)} config="/path/of/config.toml"' &"""
+        for number, party in enumerate(parties)
+    )
+    registers = "\n".join(f"flwr supernode register keys/{party}.pub parties --name {party}" for party in parties)
+    return f"""# A run with parties on their own machines
+
+Every command is run in this folder. The certificates are for trials; replace them by those of your organisation. A
+party needs `certificates/ca.crt`, `config.toml` and its own private key, nothing else of this folder.
+
+On every machine:
+
+```
+pip install 'fedalign[flower]'
+{ENVIRONMENT}
+```
+
+## Server
+
+```
+flower-superlink --ssl-ca-certfile certificates/ca.crt --ssl-certfile certificates/server.pem \\
+  --ssl-keyfile certificates/server.key --enable-supernode-auth --host {host} --port {port} --database state.db &
+{registers}
+```
+
+## Each party, on its own machine
+
+Try the way to the server: `fedalign deploy check --server {host}:{port}`. What will leave this machine:
+`fedalign check FILE --what-leaves --config config.toml`. With `config` below, a run that would read or send anything
+else than you were told is refused. Then:
+
+```
+{starts}
+```
+
+## Run
+
+```
+flwr run app parties --stream
+```
+
+The run's folder is `run/` where the SuperLink was started. After a crash go on with
+`flwr run app parties --stream -c 'resume=true'`. Then `fedalign predict run new.csv`.
+"""

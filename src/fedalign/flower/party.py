@@ -1,0 +1,250 @@
+"""A party's side: answers the server's messages from its own file, with its memory and receipts on its own disk."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+import fedalign
+from fedalign import config as configs
+from fedalign import registry
+from fedalign.config import Config
+from fedalign.data import cache
+from fedalign.data.cache import Prepared
+from fedalign.errors import UserError
+from fedalign.flower import messages
+from fedalign.flower.party_state import Memory
+from fedalign.ingest.offer import Agreement
+from fedalign.learning import metrics
+from fedalign.learning.algorithm import Algorithm
+from fedalign.learning.local_training import ModelPair, train_client
+from fedalign.runs import experiment
+from fedalign.system.files import stem, write_atomically
+from fedalign.types import Arrays, Examples, Federation, Party, Sequences, Server, size_of
+
+if TYPE_CHECKING:
+    from flwr.app import RecordDict
+
+    from fedalign.flower.party_rows import Rows
+
+CHUNK = 256  # rows scored at once
+SERVER_ONLY = ("path", "parties", "client", "test_file", "aliases")  # of the data set's options
+BINDING = ("algorithm", "dataset", "encoder", "training", "thresholds")  # what decides what is read and what leaves
+
+
+@dataclass(frozen=True)
+class PartySetup:
+    """This party: what its SuperNode was told with --node-config, and the run's configuration."""
+
+    config: Config
+    data: Path | None
+    name: str
+    folder: Path  # memory and receipts
+    partition: int | None = None  # for trials: a client of a preset instead of a file
+
+    @classmethod
+    def from_node(cls, text: str, node: Mapping[str, Any]) -> PartySetup:
+        config = configs.sections(tomllib.loads(text), where="the run's configuration")
+        if "config" in node:
+            check_bound(config, Path(str(node["config"])).expanduser())
+        if "data" in node:
+            data = Path(str(node["data"])).expanduser()
+            if not data.is_file():
+                raise UserError(f"there is no file {data}; check data= in --node-config")
+            name = str(node.get("party", stem(data)))
+            return cls(config, data, name, Path(str(node.get("memory", data.parent / ".fedalign"))) / name)
+        if "partition-id" in node:
+            partition = int(node["partition-id"])
+            folder = Path(str(node.get("memory", ".fedalign"))) / f"client-{partition}"
+            return cls(config, None, f"client-{partition}", folder, partition)
+        raise UserError("this SuperNode has no data; start it with --node-config 'data=\"/path/of/your/file.csv\"'")
+
+    def parts(self, agreed: Agreement) -> dict[str, Examples]:
+        """Training, validation and test rows, as far as there are any. A process lives for one message, so what a file
+        becomes is kept on this party's disk, until the file or the agreement changes."""
+        if self.data is None:
+            return self.read().parts(agreed)
+        path = self.folder / "rows.safetensors"
+        told = [str(self.data.resolve()), self.name, fedalign.__version__, configs.as_table(self.config)]
+        mark = cache.fingerprint(self.data.parent, json.dumps([*told, agreed.model_dump_json()]), [self.data])
+        found = cache.kept(path, mark, lambda: Prepared(flat(self.read().parts(agreed))), private=True)
+        return unflat(found.arrays)
+
+    def read(self) -> Rows:
+        from fedalign.flower.party_rows import FileRows, PresetRows  # which import the readers of files
+
+        return FileRows(self) if self.data is not None else PresetRows(self)
+
+
+def check_bound(asked: Config, path: Path) -> None:
+    """What this party looked at before it joined binds it: a run that would read or send anything else is refused."""
+    try:
+        held = configs.sections(tomllib.loads(path.read_text(encoding="utf-8")), where=str(path))
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}; check config= in --node-config") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not valid TOML: {error}") from error
+    asked = asked.model_copy(update={"engine": held.engine})
+    different = differences(held, asked)
+    if different and not any(key.endswith(".name") for key in different):
+        # what one of the two leaves out may be what the other writes down; only things named in both are looked at
+        different = differences(configs.complete(held), configs.complete(asked))
+    if different:
+        raise UserError(
+            f"the server's configuration differs from {path} in {', '.join(different[:4])}; ask its people for the "
+            "one they run, look at it with fedalign check --what-leaves, and take it in place of yours"
+        )
+
+
+def differences(held: Config, asked: Config) -> list[str]:
+    """The settings that bind a party and are not the same, by dotted name; another choice before its options."""
+    ours, theirs = binding(held), binding(asked)
+    different = [key for key in ours.keys() | theirs.keys() if ours.get(key) != theirs.get(key)]
+    return sorted(different, key=lambda key: (not key.endswith(".name"), key))
+
+
+def binding(config: Config) -> dict[str, Any]:
+    table, found = configs.as_table(config), {}
+    for section in BINDING:
+        options = table[section] if isinstance(table[section], dict) else {"": table[section]}
+        for key, value in options.items():
+            if section != "dataset" or key not in SERVER_ONLY:
+                found[f"{section}.{key}".rstrip(".")] = value
+    return found
+
+
+def flat(parts: Mapping[str, Examples]) -> Arrays:
+    arrays: Arrays = {}
+    for name, part in parts.items():
+        x = {"x": part.x} if not isinstance(part.x, Sequences) else {"values": part.x.values, "offsets": part.x.offsets}
+        labels = {"y": part.y.bool(), "known": part.known, "classes": part.classes}
+        arrays |= {f"{name}/{what}": array for what, array in (x | labels).items()}
+    return arrays
+
+
+def unflat(arrays: Arrays) -> dict[str, Examples]:
+    parts: dict[str, Arrays] = {}
+    for key, array in arrays.items():
+        name, _, what = key.partition("/")
+        parts.setdefault(name, {})[what] = array
+    return {
+        name: Examples(
+            Sequences(part["values"], part["offsets"]) if "values" in part else part["x"],
+            part["y"].float(),
+            part["known"],
+            part["classes"],
+        )
+        for name, part in parts.items()
+    }
+
+
+# --- answers --------------------------------------------------------------------------------------------------------
+
+
+def answer(kind: str, content: RecordDict, text: str, node: Mapping[str, Any]) -> RecordDict:
+    """The reply to a message: an offer, an update, or scores. What came is written to the party's receipt, and what
+    leaves before it does."""
+    from flwr.app import RecordDict as Records
+
+    torch.set_num_threads(1)
+    here = PartySetup.from_node(text, node)
+    messages.keep_receipt(here.folder, "in", kind, "server", content)
+    reply = Records()
+    if kind == "offer":
+        offered = here.read().offer().model_dump_json()
+        write_atomically(here.folder / "offer.json", offered)  # a receipt shortens long texts
+        messages.put_text(reply, "offer", {"offer": offered})
+    else:
+        agreed = Agreement.model_validate_json(messages.text_of(content, "task", "agreed"))
+        algorithm, bench = built(text, agreed.model_dump_json())
+        parts = here.parts(agreed)
+        (train if kind == "train" else score)(here, algorithm, bench, parts, content, reply)
+        echo = {key: content["task"][key] for key in ("run", "round", "nonce")}
+        messages.put_text(reply, "echo", {**echo, "party": here.name})
+    messages.keep_receipt(here.folder, "out", kind, "server", reply)
+    return reply
+
+
+@lru_cache(maxsize=2)
+def built(text: str, agreed_text: str) -> tuple[Algorithm, ModelPair]:
+    """Algorithm and model from the configuration; the label rows come with the weights, so no label file is needed."""
+    config = configs.sections(tomllib.loads(text))
+    algorithm = registry.build("algorithms", config.algorithm.name, config.algorithm.options)
+    agreed = Agreement.model_validate_json(agreed_text)
+    nobody: list[Party] = []
+    data = Federation(agreed.task, agreed.label_names, nobody, agreed.inputs)
+    blank = config.model_copy(update={"labels": config.labels.model_copy(update={"source": "random", "file": ""})})
+    return algorithm, ModelPair(experiment.model(blank, data, algorithm.head))
+
+
+def server_of(content: RecordDict, bench: ModelPair) -> Server:
+    largest = messages.most_bytes(bench.model.arrays())
+    weights = messages.get(content, "weights", largest)
+    return Server(
+        weights, int(content["task"]["clients"]), bench.model.class_arrays, messages.get(content, "extra", largest)
+    )
+
+
+def train(
+    here: PartySetup,
+    algorithm: Algorithm,
+    bench: ModelPair,
+    parts: Mapping[str, Examples],
+    content: RecordDict,
+    reply: RecordDict,
+) -> None:
+    task = content["task"]
+    server = server_of(content, bench)
+    store = Memory(here.folder, str(task["run"]))
+    number = int(task["round"])
+    counted = int(task["counted"])
+    memory = store.of(counted, bench.model.class_arrays, len(bench.model.anchors()))
+    key = (here.config.seed, number, int(task["client"]))
+    update, after = train_client(algorithm, bench, server, parts["train"], memory, here.config.training, key)
+    store.keep(number, after, counted)
+    messages.put_update(reply, update)
+    messages.put_text(reply, "kept", {"kept": size_of(after)})
+
+
+def score(
+    here: PartySetup,
+    algorithm: Algorithm,
+    bench: ModelPair,
+    parts: Mapping[str, Examples],
+    content: RecordDict,
+    reply: RecordDict,
+) -> None:
+    """Counts on the party's own test and validation rows; at the thresholds the server asks about, if it does."""
+    weights = server_of(content, bench).weights
+    asked = messages.get(content, "thresholds")
+    if asked and not here.config.thresholds:
+        raise UserError("the server asks for counts at thresholds; ask its people to set thresholds = true for all")
+    found: Arrays = {}
+    for name in ("test", "validation"):
+        if name in parts:
+            found[name] = count(bench, weights, parts[name], asked.get(name))
+    messages.put(reply, "counts", found)
+
+
+def count(bench: ModelPair, weights: Arrays, rows: Examples, thresholds: torch.Tensor | None) -> torch.Tensor:
+    """(C, 4) counts at 0.5 or at one threshold a class (C,), or (T, C, 4) for a grid of thresholds (T, 1)."""
+    model = bench.start.load(weights)
+    total: torch.Tensor | None = None
+    for chosen in torch.arange(len(rows)).split(CHUNK):
+        part = rows.take(chosen)
+        with torch.no_grad():
+            logits = model(part.x)
+        if thresholds is not None and thresholds.dim() == 2:
+            found = metrics.count_at(logits, part.y, part.known, thresholds)
+        else:
+            found = metrics.count(metrics.decide(logits, model.task, thresholds), part.y, part.known)
+        total = found if total is None else total + found
+    assert total is not None
+    return total

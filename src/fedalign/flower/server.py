@@ -1,0 +1,201 @@
+"""The server's side: who is there, what they call their classes, and rounds over the network.
+
+The server holds no row. It asks each party for an offer (label names and, for numbers, column statistics), agrees on
+one list of names and one way to read rows, and then carries weights to the parties and back.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import torch
+from pydantic import Field, TypeAdapter, ValidationError
+
+from fedalign import config as configs
+from fedalign import registry
+from fedalign.config import Config
+from fedalign.errors import UserError
+from fedalign.flower.engine import DeployedEngine, NewClassesError
+from fedalign.flower.roster import Roster, Stored, held, look_alikes
+from fedalign.flower.transport import Log, Transport
+from fedalign.ingest.agree import agree
+from fedalign.ingest.offer import Agreement
+from fedalign.labels import names as label_names
+from fedalign.learning.client_state import ClientStates
+from fedalign.learning.rounds import Plan, last_accepted
+from fedalign.registry import explain
+from fedalign.runs import experiment
+from fedalign.runs.folder import RunFolder
+
+if TYPE_CHECKING:
+    from flwr.serverapp import Grid
+
+
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a deployment is told beside the run's configuration."""
+
+    out: Path
+    parties: Annotated[int, Field(ge=1)] = 1  # wait for so many before the first round
+    wait: Seconds = 600.0  # for them
+    timeout: Seconds = 3600.0  # of a round
+    resume: bool = False
+    new_classes: Literal["refuse", "extend"] = "refuse"  # extend: a party that joins later may bring names of its own
+    evaluate_every: Annotated[int, Field(ge=1)] = 5  # rounds
+    approved: tuple[str, ...] = ()  # names that look like another party's and are meant
+    trial: bool = False  # parties are clients of a preset, not files
+
+    @classmethod
+    def read(cls, run: Mapping[str, Any]) -> Settings:
+        known = {key: run[key] for key in cls.__dataclass_fields__ if key in run}
+        known["out"] = Path(str(run.get("out", "run")))
+        words = str(run.get("approved", "")).split(";")  # a name may hold a comma
+        known["approved"] = tuple(word.strip() for word in words if word.strip())
+        try:
+            return TypeAdapter(cls).validate_python(known)
+        except ValidationError as error:
+            raise UserError(f"{explain(error)}; set it with --run-config or in the app's pyproject.toml") from error
+
+
+def serve(grid: Grid, text: str, run: Mapping[str, Any], log: Log) -> dict[str, Any]:
+    """A whole run over the network; everything is kept in the run's folder on the server."""
+    settings = Settings.read(run)
+    config = configs.from_table(tomllib.loads(text), where="the run's configuration")
+    post = Transport(grid, settings.parties, settings.wait, settings.timeout, log)
+    stored = Stored.read(settings.out) if settings.resume and Roster.path(settings.out).is_file() else None
+    if settings.trial:
+        roster, plan = trial(post, config)
+        roster = roster if stored is None else replace(roster, run=stored.run)
+    elif stored is not None:
+        roster, plan = reopened(post, stored, config, settings)
+    else:
+        roster = open_roster(post, config, settings, log)
+        plan = experiment.plan(config, roster.federation)
+    resume, extend = settings.resume, settings.new_classes == "extend"
+    while True:
+        engine = DeployedEngine(plan, post, roster, extend, settings.evaluate_every, settings.out)
+
+        def begun(plan: Plan, done: int, roster: Roster = roster, engine: DeployedEngine = engine) -> None:
+            engine.counted = last_accepted(RunFolder(settings.out).records(), config.min_clients)
+            roster.keep(settings.out)
+            post.keep_notes(settings.out)
+
+        callbacks = experiment.RunCallbacks(
+            on_start=begun,
+            on_round=lambda now, seconds: log(round_line(now.record, seconds)),
+            on_warning=log,
+        )
+        try:
+            return experiment.run(config, settings.out, resume, callbacks, prepared=plan, opened=engine)
+        except NewClassesError as joining:
+            log(f"{joining.offer.party!a} joins with {', '.join(map(ascii, joining.names))}")
+            roster = roster.extended(joining.offer, joining.names)
+            roster.keep(settings.out)
+            plan = experiment.plan(config, roster.federation)
+            grow(settings.out, plan)
+            resume = True
+
+
+def in_flower(message: str) -> str:
+    """A mistake told with what can be done about it here, where there is no command line."""
+    message = re.sub(
+        r"resume it with `fedalign run .* --resume`", "give the app the configuration of that run", message
+    )
+    message = message.replace("another --out", "another folder with --run-config 'out=\"...\"'")
+    return message.replace("--resume to continue", "--run-config 'resume=true' to continue")
+
+
+def trial(post: Transport, config: Config) -> tuple[Roster, Plan]:
+    """Parties that are clients of a preset: for trying a network before files are at hand."""
+    post.trial = True
+    plan = experiment.plan(config)
+    data = plan.federation
+    agreed = Agreement(task=data.task, label_names=tuple(data.label_names), inputs=data.inputs)
+    order = {party.name: i for i, party in enumerate(data.parties)}
+    return Roster(agreed, sorted(post.gather(), key=lambda offer: order[offer.party])), plan
+
+
+def round_line(record: Mapping[str, Any], seconds: float) -> str:
+    scores = f"  F1 {100 * record['f1']:.2f}" if "f1" in record else ""
+    refused = f"  left out: {json.dumps(record['refused'])}" if "refused" in record else ""
+    return f"round {record['round']}: {len(record['clients'])} parties{scores}{refused}  {seconds:.1f} s"
+
+
+def open_roster(post: Transport, config: Config, settings: Settings, log: Log) -> Roster:
+    """The opening step: offers from all parties, one list of names, one way to read rows."""
+    files = registry.build("datasets", "files", config.dataset.options)
+    offers = sorted(post.gather(), key=lambda offer: offer.party)
+    agreed, near = agree(offers, files.wording, files.reading().aliases)
+    for pair in near:
+        log(f"names to look at: {pair.first!a} and {pair.second!a} ({pair.reason}, {pair.score})")
+    for pair in look_alikes(near, offers, settings.approved):
+        raise UserError(held(pair))
+    owners = {offer.party: {label_names.normalised(name) for name in offer.classes} for offer in offers}
+    for isolated_names in without_company(owners):
+        log(f"note: {isolated_names!a} shares no class with anyone; only label names connect it")
+    return Roster(agreed, offers, how=files.wording, approved=settings.approved)
+
+
+def reopened(post: Transport, stored: Stored, config: Config, settings: Settings) -> tuple[Roster, Plan]:
+    """Roster and plan of a run that goes on, once all its parties are back; its checkpoint as it is kept now."""
+    RunFolder.existing(settings.out).check_same(config)
+    files = registry.build("datasets", "files", config.dataset.options)
+    roster = Roster.again(stored, post.gather(stored.parties), files.wording, settings.approved)
+    plan = experiment.plan(config, roster.federation)
+    if stored.old:
+        renew(settings.out, plan)
+    grow(settings.out, plan)
+    return roster, plan
+
+
+def renew(folder: Path, plan: Plan) -> None:
+    """Gives the checkpoint of a run begun when a fingerprint told of absent parties too the mark it has now."""
+    run = RunFolder(folder)
+    saved = run.newest()
+    if saved is not None and saved.fingerprint == experiment.fingerprint(plan, absent=True):
+        server = replace(plan.start(), weights=saved.weights, extra=saved.extra)
+        with run.lock():
+            run.commit(saved.round, server, ClientStates(run.checkpoints, 1), experiment.fingerprint(plan))
+
+
+def without_company(owners: Mapping[str, set[str]]) -> list[str]:
+    """Parties none of whose classes anybody else annotates."""
+    return [
+        party
+        for party, own in owners.items()
+        if len(owners) > 1 and not any(own & other for name, other in owners.items() if name != party)
+    ]
+
+
+def grow(folder: Path, plan: Plan) -> None:
+    """Gives the checkpoint a row for each class that the list has grown by, made from its name. The list is kept before
+    this is done, so that a run killed in between does it when it is resumed."""
+    run, start, names = RunFolder(folder), plan.start(), plan.federation.label_names
+    saved = run.newest()
+    if saved is None or all(len(saved.weights[name]) == len(names) for name in start.class_arrays):
+        return
+    known = len(saved.weights[start.class_arrays[0]])
+    before = experiment.plan(plan.config, replace(plan.federation, label_names=names[:known], parties=[]))
+    memory = ClientStates(run.checkpoints, 1)
+    done, server = run.load_round(start, memory, experiment.fingerprint(before), warn=lambda message: None)
+    fresh = plan.model.arrays()
+    weights, extra = dict(server.weights), dict(server.extra)
+    for name in server.class_arrays:
+        rows = fresh[name][known:]
+        if rows.dim() > 1:  # as long as the rows have become
+            rows = rows / rows.norm(dim=1, keepdim=True) * weights[name].norm(dim=1).mean()
+        weights[name] = torch.cat([weights[name], rows])
+    for name, value in extra.items():
+        if value.shape != start.extra[name].shape:
+            extra[name] = torch.cat([value, start.extra[name][len(value) :]])
+    with run.lock():
+        run.commit(done, replace(server, weights=weights, extra=extra), memory, experiment.fingerprint(plan))

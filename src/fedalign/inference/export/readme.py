@@ -1,0 +1,94 @@
+"""What a person who finds an exported model should know."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tomli_w
+
+from fedalign.inference.export.graph import ONNX
+from fedalign.inference.model import Model
+
+
+def card(model: Model, config: dict[str, Any], result: dict[str, Any], onnx: bool) -> str:
+    """What a person who finds the folder should know, in Markdown."""
+    reads = {"text": "texts", "series": "recordings (steps of numbers)", "features": "rows of numbers"}
+    dataset = config.get("dataset", {}).get("name", "unknown")
+    algorithm = config.get("algorithm", {}).get("name", "unknown")
+    lines = [
+        f"# {_plain(str(config.get('name', 'model')))}",
+        "",
+        f"A {model.task}-label classifier for {len(model.label_names)} classes, learned by federated training with "
+        f"{_plain(str(algorithm))} (fedalign {result.get('fedalign', '')}). It reads "
+        f"{reads[model.inputs.kind]}. The parties' rows stayed with them; "
+        "weights were shared, and weights can hold traces of rows.",
+        "",
+        "## Data",
+        "",
+        f"Data set `{_plain(str(dataset))}`, seed {config.get('seed')}, {result.get('rounds', '?')} rounds, "
+        f"{config.get('clients_per_round')} parties a round at most.",
+        "",
+        "## Classes, who annotated them, scores",
+        "",
+        "| class | annotated by | test F1 | threshold |",
+        "|---|---|---|---|",
+    ]
+    scored = {row["name"]: row for row in result.get("classes", [])}
+    limits = [0.5] * len(model.label_names) if model.thresholds is None else model.thresholds.tolist()
+    for name, limit in zip(model.label_names, limits, strict=True):
+        row = scored.get(name, {})
+        f1 = row.get("f1")
+        shown = "not measured" if f1 is None else f"{100 * f1:.1f}"
+        owners = _parties(row["owners"]) if "owners" in row else "not recorded"
+        lines.append(f"| {_plain(name)} | {owners} | {shown} | {limit if model.task == 'multi' else '-'} |")
+    last = result.get("last")
+    if last:
+        lines += ["", f"Macro F1 {100 * last['f1']:.2f}, accuracy {100 * last['accuracy']:.2f} on test rows."]
+    tuned = result.get("thresholds")
+    if tuned and "f1" in tuned:
+        lines += [f"With the thresholds above, chosen on the parties' validation rows: F1 {100 * tuned['f1']:.2f}."]
+    weak = [name for name, row in scored.items() if row["f1"] is not None and row["f1"] < 0.5]
+    alone = [name for name, row in scored.items() if row.get("owners", 2) < 2]
+    lines += ["", "## Limits", ""]
+    if weak:
+        lines.append(f"- F1 below 50, so do not rely on: {', '.join(map(_plain, weak))}.")
+    if alone:
+        lines.append(
+            f"- Annotated by one party or none, so its habits are the model's: {', '.join(map(_plain, alone))}."
+        )
+    lines += [
+        "- Scores are of rows like the parties' own; rows from elsewhere may do worse.",
+        "- Probabilities are not calibrated. A row of none of these classes still gets one in single-label.",
+        "",
+        "## Use",
+        "",
+        "```python",
+        "from fedalign import Model",
+        'model = Model.load("this folder")',
+        "model.predict(rows)",
+        "```",
+        "",
+        "`labels.json` holds the order of classes, how raw rows become numbers, the thresholds and the file's version.",
+    ]
+    if onnx:
+        what = {
+            "text": "`rows` (n, T) int64 tokens as `labels.json` describes, `lengths` (n,)",
+            "series": "`rows` (n, T, channels) float32 raw numbers padded with zeros, `lengths` (n,)",
+            "features": "`rows` (n, features) float32 raw numbers, NaN where missing",
+        }
+        lines += ["", f"`{ONNX}`: inputs {what[model.inputs.kind]}; outputs `logits` and `probabilities` (n, classes)."]
+    lines += ["", "## Repeat", "", "```toml", *_toml(config), "```", ""]
+    return "\n".join(lines)
+
+
+def _parties(number: int) -> str:
+    return "1 party" if number == 1 else f"{number} parties" if number else "nobody"
+
+
+def _toml(config: dict[str, Any]) -> list[str]:
+    return tomli_w.dumps(config).replace("```", "'''").splitlines()
+
+
+def _plain(text: str) -> str:
+    """A name as words: nothing in it is taken for Markdown or HTML."""
+    return "".join(f"\\{c}" if c in r"\`*_{}[]<>()#|!&" else c for c in text)

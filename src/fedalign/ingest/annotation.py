@@ -1,0 +1,132 @@
+"""What label cells mean. Three states, one meaning each: 1 or the class's name is yes, 0 is a known no, an empty cell
+is not looked at. A cell that names classes speaks of all classes of its party: those it does not name are a no."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedalign.errors import UserError
+from fedalign.ingest.formats import Batch, Problem, Report, quoted
+from fedalign.labels.names import MAX_NAMES, allowed, normalised
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Yes, no or not looked at, for each row and class, under the party's own names."""
+
+    names: tuple[str, ...]
+    yes: np.ndarray  # (n, c) bool
+    known: np.ndarray  # (n, c) bool
+    whole: np.ndarray  # (n,) bool: all classes of the party were looked at, also those that no row names
+
+    def over(self, names: Sequence[str]) -> Labels:
+        """The same for another list of names, in its order."""
+        place = {normalised(name): i for i, name in enumerate(self.names)}
+        yes = np.zeros((len(self.whole), len(names)), dtype=bool)
+        known = np.repeat(self.whole[:, None], len(names), 1)
+        for i, name in enumerate(names):
+            found = place.get(normalised(name))
+            if found is not None:
+                yes[:, i], known[:, i] = self.yes[:, found], self.known[:, found]
+        return Labels(tuple(names), yes, known, self.whole)
+
+    def take(self, rows: np.ndarray) -> Labels:
+        return Labels(self.names, self.yes[rows], self.known[rows], self.whole[rows])
+
+    @property
+    def annotated(self) -> tuple[str, ...]:
+        """The classes that these rows themselves speak of, in an order of their own: those that a cell names, and those
+        with a mark in their column."""
+        spoken = self.yes.any(0) | (self.known & ~self.whole[:, None]).any(0)
+        return tuple(sorted((self.names[i] for i in np.flatnonzero(spoken).tolist()), key=normalised))
+
+
+def joined(parts: Sequence[Labels]) -> Labels:
+    """Labels of rows that follow each other."""
+    names = tuple(dict.fromkeys(name for part in parts for name in part.names))
+    wide = [part.over(names) for part in parts]
+    yes, known, whole = (np.concatenate([getattr(part, what) for part in wide]) for what in ("yes", "known", "whole"))
+    return Labels(names, yes, known, whole)
+
+
+class Spelling:
+    """The names met in one file: what each text stands for, so that one class has one spelling."""
+
+    def __init__(self, file: str, aliases: Mapping[str, str], other: str, report: Report) -> None:
+        self.file, self.report = file, report
+        self.other = normalised(other)
+        self.aliases = {normalised(old): new for old, new in aliases.items()}
+        self.met: dict[str, str] = {}  # text -> class
+        self.first: dict[str, str] = {}  # normalised -> the spelling first met
+
+    def none(self, text: str) -> bool:
+        """Whether the text says that none of the party's classes applies."""
+        return bool(self.other) and normalised(text) == self.other
+
+    def name(self, text: str, row: int | None, column: str) -> str | None:
+        """The class that a text stands for; None after reporting why it can be none."""
+        if text not in self.met:
+            try:
+                name = allowed(text)
+                name = allowed(self.aliases.get(normalised(name), name))
+            except UserError as error:
+                hint = "" if normalised(text) else ", or name it in dataset.missing"  # a ? or a dash
+                self.report(Problem(self.file, f"{error}{hint}", row, column))
+                return None
+            self.met[text] = self.first.setdefault(normalised(name), name)
+            if len(self.first) > MAX_NAMES:
+                raise UserError(
+                    f"{self.file}, column {quoted(column)} names more than {MAX_NAMES:,} classes; is it the right one?"
+                )
+        return self.met[text]
+
+    def of_columns(self, columns: Mapping[str, str]) -> dict[str, str]:
+        """Label columns and their classes, from columns and the names in them."""
+        found: dict[str, str] = {}
+        taken: dict[str, str] = {}
+        for column, text in columns.items():
+            name = self.name(text, None, column)
+            if name is None:
+                continue
+            if name in taken:
+                raise UserError(
+                    f"{self.file}: the columns {quoted(taken[name])} and {quoted(column)} stand for one class; "
+                    "remove or rename one of them"
+                )
+            taken[name], found[column] = column, name
+        return found
+
+
+def from_names(batch: Batch, column: str, separator: str | None, spelling: Spelling) -> Labels:
+    """Of cells that name classes: one each without a separator, else any number."""
+    cells: list[list[str] | None]
+    if separator is None:
+        cells = [[text] if text else None for text in batch.text(column)]
+    else:
+        cells = batch.names(column, separator)
+    place: dict[str, int] = {}
+    at: list[tuple[int, int]] = []
+    whole = np.zeros(len(cells), dtype=bool)
+    for row, texts in enumerate(cells):
+        if texts is None:
+            continue
+        names = [spelling.name(text, int(batch.rows[row]), column) for text in texts if not spelling.none(text)]
+        if None not in names:  # else reported, and the row counts as not looked at
+            whole[row] = True
+            at += [(row, place.setdefault(name, len(place))) for name in names if name is not None]
+    yes = np.zeros((len(cells), len(place)), dtype=bool)
+    if at:
+        yes[tuple(np.array(at).T)] = True
+    return Labels(tuple(place), yes, np.repeat(whole[:, None], len(place), 1), whole)
+
+
+def from_columns(batch: Batch, columns: Mapping[str, str]) -> Labels:
+    """Of one column a class with 1, 0 or nothing in it."""
+    yes = np.zeros((len(batch), len(columns)), dtype=bool)
+    known = np.zeros(yes.shape, dtype=bool)
+    for i, column in enumerate(columns):
+        yes[:, i], known[:, i] = batch.marks(column)
+    return Labels(tuple(columns.values()), yes & known, known, np.zeros(len(batch), dtype=bool))

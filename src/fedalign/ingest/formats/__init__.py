@@ -1,0 +1,66 @@
+"""Rows from files: CSV, TSV, JSON lines, Parquet and NPZ as batches of named columns; a file here a format.
+
+A cell that cannot be read is reported with file, row and column. Rows are counted as a person sees them: a CSV's header
+is row 1, as in a spreadsheet; the rows of other files begin at 1. CSV, JSON lines and Parquet are read piece by piece,
+so memory does not grow with the file; of an NPZ only the arrays asked for are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from fedalign.errors import UserError
+from fedalign.ingest.formats import delimited, jsonlines, npz, parquet
+from fedalign.ingest.formats.cells import MARKS, Batch, Layout, Problem, Ragged, Report, printable, quoted, refuse
+from fedalign.ingest.formats.table import Table
+from fedalign.system.files import ENDINGS, ZIPPED, stem
+
+
+def readable(path: Path) -> bool:
+    """Whether the file's name says that it holds rows."""
+    return path.name.lower().endswith(ENDINGS + ZIPPED)
+
+
+def called_test(files: Iterable[Path]) -> Path | None:
+    """The file called test among those of the parties: its rows are nobody's and must not be trained on."""
+    found = [file for file in files if stem(file).lower() == "test" and file.is_file()]
+    if len(found) > 1:
+        raise UserError(f"{found[0].name} and {found[1].name} are both called test; remove or rename one of them")
+    return found[0] if found else None
+
+
+def open_table(path: Path) -> Table:
+    """A file by the ending of its name. Nothing but what its columns are called is read yet."""
+    if not path.is_file():
+        raise UserError(f"there is no file {path}; check the path")
+    if not readable(path):
+        raise UserError(f"{path} is none of {', '.join(ENDINGS)} (or .csv.gz, .jsonl.gz); save it as one of them")
+    name, shown = path.name.lower().removesuffix(".gz"), printable(path.name)
+    try:
+        if path.stat().st_size == 0:
+            raise UserError(f"{shown} is empty; write rows into it or remove it")
+        if name.endswith((".csv", ".tsv")):
+            return delimited.open_table(path, shown, "\t" if name.endswith(".tsv") else None)
+        if name.endswith((".jsonl", ".ndjson")):
+            return jsonlines.open_table(path, shown)
+        return (parquet if name.endswith(".parquet") else npz).open_table(path, shown)
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror or error}") from error
+
+
+__all__ = [
+    "MARKS",
+    "Batch",
+    "Layout",
+    "Problem",
+    "Ragged",
+    "Report",
+    "Table",
+    "open_table",
+    "printable",
+    "quoted",
+    "readable",
+    "refuse",
+    "stem",
+]

@@ -1,0 +1,145 @@
+"""CSV and TSV: polars for plain blocks, row by row where there are quotes or mistakes."""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+import polars as pl
+
+from fedalign.errors import UserError
+from fedalign.ingest.formats.cells import Cells, Problem, Report, quoted
+from fedalign.ingest.formats.table import MAX_LINE, ROWS, Piece, Table, binary, damage_named, decoded, grouped, line_of
+
+BLOCK = 1 << 22  # bytes given to polars at once
+
+
+def open_table(path: Path, file: str, separator: str | None) -> Table:
+    with damage_named(file), binary(path) as stream:
+        header, used, text = _header(stream, file)
+    if separator is None:
+        outside = "".join(text.split('"')[::2])  # what stands outside quotes
+        separator = max(",;\t|", key=outside.count) if any(mark in outside for mark in ",;\t|") else ","
+    try:
+        columns = next(csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True))
+    except (csv.Error, StopIteration) as error:
+        raise UserError(f"{file}, row 1: the header cannot be read ({error}); write column names there") from error
+    columns = [column.strip() for column in columns]
+    named = [column for column in columns if column]  # a column without a name, such as a written index, is left out
+    twice = sorted({column for column in named if named.count(column) > 1})
+    if twice:
+        raise UserError(f"{file}, row 1: the column {quoted(twice[0])} stands there twice; rename one of them")
+    if not named:
+        raise UserError(f"{file}, row 1: there are no column names; write them there, separated by {separator!r}")
+    sign = separator
+
+    def pieces(wanted: Sequence[str], report: Report) -> Iterator[Piece]:
+        places = {column: columns.index(column) for column in wanted}
+        with damage_named(file), binary(path) as stream:
+            stream.read(header)
+            yield from _pieces(stream, file, places, len(columns), sign, 1 + used, report)
+
+    return Table(file, tuple(named), pieces)
+
+
+def _header(stream: IO[bytes], file: str) -> tuple[int, int, str]:
+    """The first record: its bytes, its lines and its text, which may hold line ends in quotes."""
+    found = b""
+    lines = 0
+    while True:
+        line = line_of(stream, file)
+        found += line
+        lines += 1
+        if not line or (found.strip() and found.count(b'"') % 2 == 0) or len(found) > MAX_LINE:
+            break
+    if found[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        raise UserError(f"{file} is UTF-16; save it as UTF-8 text")
+    try:
+        text = found.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{file}, row 1: the header is not UTF-8; save the file as UTF-8 text") from error
+    return len(found), lines, text.lstrip("\r\n")
+
+
+def _pieces(
+    stream: IO[bytes], file: str, places: Mapping[str, int], width: int, separator: str, first: int, report: Report
+) -> Iterator[Piece]:
+    """Plain blocks through polars; from the first block with quotes or something irregular on, row by row, which is
+    slower and says which row is wrong."""
+    while block := stream.read(BLOCK):
+        block += line_of(stream, file)
+        frame = _plain_block(block, width, separator)
+        if frame is None:
+            lines = itertools.chain(io.BytesIO(block), iter(lambda: line_of(stream, file), b""))
+            yield from _rows(lines, file, places, width, separator, first, report)
+            return
+        yield np.arange(first, first + len(frame)), {name: frame[f"{i}"] for name, i in places.items()}
+        first += len(frame)
+
+
+def _plain_block(block: bytes, width: int, separator: str) -> pl.DataFrame | None:
+    """The cells of whole lines, or None unless every line certainly holds `width` of them."""
+    if any(mark in block for mark in (b'"', b"\0", b"\n\n", b"\n\r\n")) or block[:1] in (b"\n", b"\r"):
+        return None
+    lines = block.count(b"\n") + (not block.endswith(b"\n"))
+    # polars refuses a line with more cells and fills one with fewer: equal in sum means equal in each
+    if block.count(separator.encode()) != lines * (width - 1) or block.count(b"\r") != block.count(b"\r\n"):
+        return None
+    try:
+        frame = pl.read_csv(
+            block,
+            has_header=False,
+            schema={f"{i}": pl.String for i in range(width)},
+            separator=separator,
+            quote_char=None,
+        )
+    except pl.exceptions.PolarsError:
+        return None
+    return frame if frame.shape == (lines, width) else None
+
+
+def _rows(
+    lines: Iterator[bytes],
+    file: str,
+    places: Mapping[str, int],
+    width: int,
+    separator: str,
+    first: int,
+    report: Report,
+) -> Iterator[Piece]:
+    csv.field_size_limit(max(csv.field_size_limit(), MAX_LINE))  # of this process; a long note is a cell too
+    reader = csv.reader(decoded(lines, file, first, report), delimiter=separator, strict=True)
+    records = _records(reader, file, width, separator, first, report)
+    wanted = ((row, [record[i] for i in places.values()]) for row, record in records)
+    sized = ((row, values, sum(map(len, values))) for row, values in wanted)
+    for piece in grouped(sized, ROWS):
+        cells: dict[str, Cells] = {
+            name: pl.Series([values[i] for _, values in piece], dtype=pl.String) for i, name in enumerate(places)
+        }
+        yield np.array([row for row, _ in piece]), cells
+
+
+def _records(
+    reader: Iterator[list[str]], file: str, width: int, separator: str, first: int, report: Report
+) -> Iterator[tuple[int, list[str]]]:
+    for row in itertools.count(first):
+        try:
+            record = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            fix = "close every quote, and write a quote within a cell twice"
+            report(Problem(file, f"the quotes do not fit ({error}); {fix}", row))
+            continue
+        if not record:
+            continue  # an empty line
+        if len(record) != width:
+            fix = f"fill in the missing ones, or quote a cell that holds {separator!r}"
+            report(Problem(file, f"has {len(record)} cells where the header has {width}; {fix}", row))
+            continue
+        yield row, record

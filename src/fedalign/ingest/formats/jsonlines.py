@@ -1,0 +1,51 @@
+"""JSON lines: an object a row; a key that is absent is an empty cell."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedalign.ingest.formats.cells import Problem, Report, quoted
+from fedalign.ingest.formats.table import ROWS, Piece, Table, binary, damage_named, decoded, grouped, line_of
+
+
+def open_table(path: Path, file: str) -> Table:
+    columns: dict[str, None] = {}
+    for _, record, _ in _records(path, file, lambda problem: None):
+        columns.update(dict.fromkeys(record))
+
+    def pieces(wanted: Sequence[str], report: Report) -> Iterator[Piece]:
+        records = _records(path, file, report)
+        cells = ((row, [record.get(name) for name in wanted], size) for row, record, size in records)
+        for piece in grouped(cells, ROWS):
+            yield (
+                np.array([row for row, _ in piece]),
+                {name: [values[i] for _, values in piece] for i, name in enumerate(wanted)},
+            )
+
+    return Table(file, tuple(columns), pieces)
+
+
+def _records(path: Path, file: str, report: Report) -> Iterator[tuple[int, dict[str, Any], int]]:
+    """Row numbers, objects and the length of their lines."""
+    with damage_named(file), binary(path) as stream:
+        lines = decoded(iter(lambda: line_of(stream, file), b""), file, 1, report)
+        for row, line in enumerate(lines, start=1):
+            if row == 1:
+                line = line.removeprefix("\ufeff")
+            if not line.strip():
+                continue
+            try:
+                record = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                reason = error.msg if isinstance(error, json.JSONDecodeError) else "too large or too deep"
+                report(Problem(file, f"is not JSON ({reason}); write one object a line", row))
+                continue
+            if not isinstance(record, dict):
+                report(Problem(file, f'{quoted(line.strip())} is no object; write {{"column": value, ...}}', row))
+                continue
+            yield row, record, len(line)

@@ -1,0 +1,102 @@
+"""A file as a table: its columns, and its rows some at a time."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, TypeVar
+
+import numpy as np
+
+from fedalign.errors import UserError, nearest
+from fedalign.ingest.formats.cells import Batch, Cells, Problem, Report, printable, quoted, refuse
+
+ROWS = 8192  # rows of a batch
+BYTES = 1 << 25  # of a batch, about: a few long rows are as many as thousands of short ones
+MAX_LINE = 1 << 26  # bytes of one line: more is a broken file, not a row
+T = TypeVar("T")
+Piece = tuple[np.ndarray, dict[str, Cells]]  # row numbers, cells
+
+
+@dataclass(frozen=True)
+class Table:
+    """An open file: its columns, and a way to read some of them."""
+
+    file: str  # as shown in messages
+    columns: tuple[str, ...]
+    pieces: Callable[[Sequence[str], Report], Iterator[Piece]]
+    channels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # names within an NPZ's arrays of series
+    names: Mapping[str, str] = field(default_factory=dict)  # our name of a column -> the file's
+
+    def renamed(self, names: Mapping[str, str]) -> Table:
+        """The table with `{"heart_rate": "hr"}` read as: what we call heart_rate is hr here."""
+        for ours, theirs in names.items():
+            self.require(theirs)
+            if ours in self.columns and ours != theirs and ours not in names.values():
+                raise UserError(f"{self.file} has a column {quoted(ours)} of its own; rename another one to it")
+        back = {theirs: ours for ours, theirs in names.items()}
+        columns = tuple(back.get(column, column) for column in self.columns)
+        return Table(self.file, columns, self.pieces, self.channels, dict(names))
+
+    def require(self, *columns: str) -> None:
+        for column in columns:
+            if column not in self.columns:
+                there = [printable(name) for name in self.columns[:200]]
+                raise UserError(f"{self.file} has no column {quoted(column)}{nearest(column, there)}")
+
+    def batches(self, columns: Sequence[str], report: Report = refuse, missing: Sequence[str] = ()) -> Iterator[Batch]:
+        """The rows in order, some at a time, with these columns."""
+        self.require(*columns)
+        theirs = {column: self.names.get(column, column) for column in columns}
+        for rows, cells in self.pieces(list(dict.fromkeys(theirs.values())), report):
+            mine = {ours: cells[name] for ours, name in theirs.items()}
+            yield Batch(self.file, rows, mine, report, frozenset(missing))
+
+
+def grouped(records: Iterable[tuple[int, T, int]], most: int) -> Iterator[list[tuple[int, T]]]:
+    """Row numbers and rows, from those with their sizes: at most so many at a time, and few where rows are long."""
+    found: list[tuple[int, T]] = []
+    held = 0
+    for row, record, size in records:
+        found.append((row, record))
+        held += size
+        if len(found) == most or held >= BYTES:
+            yield found
+            found, held = [], 0
+    if found:
+        yield found
+
+
+@contextmanager
+def damage_named(file: str) -> Iterator[None]:
+    try:
+        yield
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise UserError(f"{file} is damaged or cut off ({error}); copy it again from where it came") from error
+
+
+def binary(path: Path) -> IO[bytes]:
+    return gzip.open(path) if path.name.lower().endswith(".gz") else path.open("rb")  # type: ignore[return-value]
+
+
+def line_of(stream: IO[bytes], file: str) -> bytes:
+    line = stream.readline(MAX_LINE)
+    if len(line) >= MAX_LINE:
+        raise UserError(f"{file} has a line of more than {MAX_LINE >> 20} MB; it is not text with one row a line")
+    return line
+
+
+def decoded(lines: Iterator[bytes], file: str, first: int, report: Report) -> Iterator[str]:
+    """Lines as text; the place of what is not UTF-8 is said."""
+    for number, line in enumerate(lines, start=first):
+        try:
+            yield line.decode("utf-8")
+        except UnicodeDecodeError as error:
+            report(
+                Problem(file, f"byte {error.start + 1} of the row is not UTF-8; save the file as UTF-8 text", number)
+            )
+            yield line.decode("utf-8", "replace")

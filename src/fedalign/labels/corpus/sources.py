@@ -1,0 +1,285 @@
+"""A corpus on disk as work for many processes: files, folders and archives of any size, in pieces of some megabytes.
+
+Large plain files are divided by place, so that one file keeps all cores busy; packed ones are unpacked as they are read
+and handed on; small ones are gathered. However a corpus is divided, no segment is cut (unless it is longer than
+`LONGEST`), so the counts do not depend on it.
+"""
+
+from __future__ import annotations
+
+import tarfile
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePosixPath
+from typing import IO, cast
+
+from fedalign.errors import UserError
+from fedalign.labels.corpus import documents
+from fedalign.labels.corpus.documents import LARGEST, Kind, UnreadableError
+from fedalign.labels.corpus.reading import (
+    LINE_END,
+    LONGEST,
+    Item,
+    Reading,
+    blocks,
+    broken,
+    endings,
+    layout,
+    open_file,
+    reason,
+    unpacked,
+)
+
+PIECE = 2 << 20  # bytes handed to a worker at a time
+MANY = 500  # small files handed to a worker at a time
+KINDS: dict[str, Kind] = {
+    ".jsonl": "lines of JSON",
+    ".ndjson": "lines of JSON",
+    ".json": "JSON",
+    ".xml": "XML",
+    ".nxml": "XML",
+    ".parquet": "Parquet",
+    ".txt": "text",
+    ".text": "text",
+    ".md": "text",
+    "": "text",
+}
+PACKED = {".gz": "gz", ".bz2": "bz2", ".xz": "xz", ".zst": "zst"}
+SHORT = {".tgz": ".tar.gz", ".tbz2": ".tar.bz2", ".tbz": ".tar.bz2", ".txz": ".tar.xz", ".tzst": ".tar.zst"}
+
+
+@dataclass(frozen=True)
+class File:
+    """One file of a corpus. `shown` is its name in messages."""
+
+    path: Path
+    shown: str
+    size: int
+    kind: Kind | None  # None: not text
+    packing: str = ""
+    archive: bool = False
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one worker does at a time: whole things, or a part of one that counts only if all its parts do."""
+
+    items: tuple[Item, ...]
+    read: int  # bytes on disk, for progress
+    file: int | None = None  # what is found is kept until all of this file is read
+    member: int = 0  # 0: whole things; else the part of which member of the file this is
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A file, or one member of it, that could not be read while it was divided."""
+
+    shown: str
+    reason: str
+    file: int | None = None
+    member: int | None = None  # None: nothing of the file counts
+
+
+@dataclass(frozen=True)
+class End:
+    """All of a file has been divided."""
+
+    file: int
+
+
+Step = Work | Failure | End
+
+
+def kind_of(name: str) -> tuple[Kind | None, str, bool]:
+    """What a file's name says: the kind of text, how it is packed, whether it is an archive."""
+    name = name.lower()
+    for short, long in SHORT.items():
+        name = name.removesuffix(short) + long if name.endswith(short) else name
+    suffix = PurePosixPath(name).suffix
+    packing = PACKED.get(suffix, "")
+    name = name.removesuffix(suffix) if packing else name
+    suffix = PurePosixPath(name).suffix
+    if suffix == ".tar":
+        return None, packing, True
+    return KINDS.get(suffix), packing, False
+
+
+def find(paths: Iterable[Path]) -> list[File]:
+    """The files of a corpus in a fixed order; folders are searched, hidden files left out. `-` is standard input."""
+    found: list[File] = []
+    for path in paths:
+        if str(path) == "-":
+            found.append(File(path, "standard input", 0, "text"))
+        elif path.is_dir():
+            inside = sorted(p for p in path.rglob("*") if p.is_file())
+            hidden = [any(part.startswith(".") for part in p.relative_to(path).parts) for p in inside]
+            found += [_file(p, str(p.relative_to(path.parent))) for p, h in zip(inside, hidden, strict=True) if not h]
+        elif path.exists():
+            known = _file(path, path.name)
+            # what is named outright is read, whatever its suffix
+            found.append(known if known.kind or known.archive else replace(known, kind="text"))
+        else:
+            raise UserError(f"there is no file or folder {path} to count; --corpus takes files, folders and archives")
+    seen: set[Path] = set()
+    for file in found:
+        if (here := file.path.resolve()) in seen:
+            raise UserError(f"{file.shown} is in the corpus twice; give each file once")
+        seen.add(here)
+    if not found:
+        raise UserError("the corpus holds no file; --corpus takes files, folders and archives")
+    return found
+
+
+def _file(path: Path, shown: str) -> File:
+    kind, packing, archive = kind_of(path.name)
+    return File(path, printable(shown), path.stat().st_size, kind, packing, archive)
+
+
+def printable(name: str) -> str:
+    return name if name.isprintable() else ascii(name)
+
+
+@dataclass
+class Division:
+    """The work of a corpus: one sequence for what workers read themselves, one for each file unpacked here."""
+
+    files: list[File]
+    reading: Reading
+    left_out: Counter[str] = field(default_factory=Counter)  # files that are no text, by suffix
+
+    @property
+    def has_streams(self) -> bool:
+        return any(map(self._is_stream, self.files))
+
+    def sequences(self) -> Iterator[Iterator[Step]]:
+        yield self._plain()
+        for number, file in enumerate(self.files):
+            if self._is_stream(file):
+                yield self._stream(number, file)
+
+    def _divisible(self, kind: Kind) -> bool:
+        return kind == "lines of JSON" or (kind == "text" and self.reading.segment != "document")
+
+    def _is_stream(self, file: File) -> bool:
+        packed = bool(file.packing) and file.kind is not None and self._divisible(file.kind)
+        return file.archive or str(file.path) == "-" or (packed and file.size > PIECE // 4)
+
+    def _leave_out(self, name: str) -> None:
+        self.left_out[PurePosixPath(name.lower()).suffix or printable(name)] += 1
+
+    def _plain(self) -> Iterator[Step]:
+        centralised: list[Item] = []
+        size = 0
+        for number, file in enumerate(self.files):
+            if self._is_stream(file):
+                continue
+            if file.kind is None:
+                self._leave_out(file.path.name)
+                continue
+            whole = Item(file.shown, file.kind, path=file.path, packing=file.packing)
+            if file.size > PIECE and not file.packing and (file.kind == "Parquet" or self._divisible(file.kind)):
+                yield from self._parts(number, file)
+            elif file.size > PIECE:
+                yield Work((whole,), file.size)
+            else:
+                centralised.append(whole)
+                size += file.size
+            if size >= PIECE or len(centralised) >= MANY:
+                yield Work(tuple(centralised), size)
+                centralised, size = [], 0
+        if centralised:
+            yield Work(tuple(centralised), size)
+
+    def _parts(self, number: int, file: File) -> Iterator[Step]:
+        """A large file by place: bytes of text, rows of Parquet."""
+        assert file.kind is not None
+        length, step = file.size, PIECE
+        if file.kind == "Parquet":
+            try:
+                length = documents.parquet_rows(file.path)
+            except UnreadableError as error:
+                yield Failure(file.shown, str(error))
+                return
+            step = max(1, length * PIECE // file.size)
+        for start in range(0, length, step):
+            stop = min(start + step, length)
+            part = Item(file.shown, file.kind, path=file.path, start=start, stop=stop)
+            yield Work((part,), file.size * (stop - start) // length, number, 1)
+        yield End(number)
+
+    def _stream(self, number: int, file: File) -> Iterator[Step]:
+        """A file unpacked here, because only its beginning can be found without reading it."""
+        try:
+            with open_file(file.path) as raw:
+                meter = Meter(raw)
+                with unpacked(raw, file.packing) as stream:
+                    if file.archive:
+                        yield from self._members(number, file, stream, meter)
+                    else:
+                        assert file.kind is not None
+                        yield from self._pieces(file.shown, file.kind, stream, meter, number, 1)
+        except UnreadableError as error:
+            yield Failure(file.shown, str(error), number)
+        except broken() as error:
+            yield Failure(file.shown, f"is damaged or cut short ({reason(error)})", number)
+        yield End(number)
+
+    def _pieces(
+        self, shown: str, kind: Kind, stream: IO[bytes], meter: Meter, number: int, member: int
+    ) -> Iterator[Work]:
+        if kind == "text":
+            head = stream.read(documents.HEAD)
+            breaks = layout(head)
+            parts = blocks(stream, PIECE, endings(self.reading, breaks), LONGEST, head)
+        else:
+            breaks, parts = "line", blocks(stream, PIECE, LINE_END, 0)
+        for data in parts:
+            yield Work((Item(shown, kind, data, breaks=breaks),), meter.since(), number, member)
+
+    def _members(self, number: int, file: File, stream: IO[bytes], meter: Meter) -> Iterator[Step]:
+        centralised: list[Item] = []
+        size = 0
+        with tarfile.open(fileobj=stream, mode="r|") as archive:
+            for member, entry in enumerate(archive, start=1):
+                archive.members = []  # type: ignore[attr-defined]  # else it remembers every entry it has passed
+                if not entry.isreg():
+                    continue
+                kind, packing, nested = kind_of(PurePosixPath(entry.name).name)
+                if kind is None or nested or PurePosixPath(entry.name).name.startswith("."):
+                    self._leave_out(PurePosixPath(entry.name).name)
+                    continue
+                shown = f"{file.shown}: {printable(entry.name)}"
+                content = cast("IO[bytes]", archive.extractfile(entry))
+                if entry.size > PIECE and not packing and self._divisible(kind):
+                    try:
+                        yield from self._pieces(shown, kind, content, meter, number, member)
+                    except UnreadableError as error:
+                        yield Failure(shown, str(error), number, member)
+                    continue
+                if entry.size > LARGEST:
+                    yield Failure(shown, f"is larger than {LARGEST >> 20} MB", number, member)
+                    continue
+                data = content.read()
+                if len(data) < entry.size:
+                    raise EOFError("a member ends early")
+                centralised.append(Item(shown, kind, data, packing=packing))
+                size += len(data)
+                if size >= PIECE or len(centralised) >= MANY:
+                    yield Work(tuple(centralised), meter.since(), number)
+                    centralised, size = [], 0
+        if centralised:
+            yield Work(tuple(centralised), meter.since(), number)
+
+
+class Meter:
+    """How far a file has been read."""
+
+    def __init__(self, raw: IO[bytes]) -> None:
+        self.raw, self.before = raw, 0
+
+    def since(self) -> int:
+        """Bytes since the last question."""
+        now = self.raw.tell() if self.raw.seekable() else 0
+        step, self.before = now - self.before, now
+        return step

@@ -1,0 +1,24 @@
+"""The section `[labels]`."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from fedalign.registry import Section
+
+
+class Labels(Section):
+    """Where the label encoder's first rows come from."""
+
+    source: Literal["counts", "sentence", "table", "vectors", "random"] = "random"
+    file: str = ""  # of that source; also the name of shipped counts; sentence: a model's folder, or empty
+    descriptions: str = ""  # sentence: a file of names and what they mean, or the name of shipped counts
+    phrase: str = Field("{}", pattern=r"\{\}")  # sentence: what is read, {} being the name, as in "a person is {}"
+    smoothing: float = Field(0.5, ge=0)  # of counts, against chance in small corpora; 0: none, as in the paper
+    reading: Literal["paper", "released"] = "paper"  # centred without self-loops, or as the published code does
+    walk_length: int = Field(100, ge=2)
+    walks: int = Field(200, ge=1)
+    window: int = Field(5, ge=1)
+    normalise: bool | None = None  # L2-normalise rows in the logits; None: in single-label

@@ -1,0 +1,89 @@
+"""Averages of what the clients send."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from fedalign.types import Arrays, Server, Update
+
+
+def mean(arrays: Sequence[Arrays], weights: Tensor) -> Arrays:
+    """Weighted mean of each named array over the clients; weights (clients,) need not sum to one."""
+    share = weights / weights.sum()
+    result: Arrays = {}
+    for name, first in arrays[0].items():
+        total = torch.zeros_like(first)
+        for part, client in zip(share, arrays, strict=True):  # in client order, so that sums are reproducible
+            total.add_(client[name], alpha=float(part))
+        result[name] = total
+    return result
+
+
+def average_over_owners(before: Tensor, rows: Sequence[Tensor], votes: Tensor) -> Tensor:
+    """Each class's row averaged over the clients that vote for it; a class without a vote keeps its row.
+
+    before (C, ...), one (C, ...) a client in `rows`, votes (clients, C) >= 0.
+    """
+    stacked = torch.stack(list(rows))  # (clients, C, ...)
+    total = votes.sum(0)  # (C,)
+    share = votes / total.clamp(min=torch.finfo(votes.dtype).tiny)
+    averaged = torch.einsum("mc...,mc->c...", stacked, share.to(stacked.dtype))
+    owned = (total > 0).view(-1, *[1] * (before.dim() - 1))
+    return torch.where(owned, averaged, before)
+
+
+def clipped(server: Server, updates: Sequence[Update], times: float) -> list[Update]:
+    """The updates, none with a change of more than `times` the median one's norm: of all shared weights together, of
+    each class's rows, and of what is sent beside the weights. So far and no further can one client move a mean.
+
+    A class may be annotated by a single client, so its rows are held against those of all classes and their owners.
+    """
+    shared = server.weights.keys() - set(server.class_arrays)
+    moved = [{name: u.weights[name] - before for name, before in server.weights.items()} for u in updates]
+    whole = torch.stack([norm([m[name] for name in shared]) for m in moved])  # (clients,)
+    beside = torch.stack([norm(update.extra.values()) for update in updates])  # (clients,)
+    rows = torch.stack([norm([m[name] for name in server.class_arrays], rows=True) for m in moved])  # (clients, C)
+    owned = torch.stack([update.classes for update in updates])
+    shrink = shrinkage(whole, whole, times), shrinkage(beside, beside, times), shrinkage(rows, rows[owned], times)
+    result = []
+    for update, change, by, by_beside, by_row in zip(updates, moved, *shrink, strict=True):
+        weights = {}
+        for name, before in server.weights.items():
+            factor = by_row.view(-1, *[1] * (before.dim() - 1)) if name in server.class_arrays else by
+            weights[name] = torch.where(factor < 1, before + factor * change[name], update.weights[name])
+        extra = {name: value * by_beside for name, value in update.extra.items()}
+        result.append(replace(update, weights=weights, extra=extra))
+    return result
+
+
+def norm(arrays: Iterable[Tensor], rows: bool = False) -> Tensor:
+    """The norm of several arrays together, or of each of their rows."""
+    squares = [array.double().square() for array in arrays]
+    found = [square.view(len(square), -1).sum(1) if rows else square.sum() for square in squares]
+    return torch.stack(found).sum(0).sqrt() if found else torch.zeros((), dtype=torch.float64)
+
+
+def shrinkage(norms: Tensor, among: Tensor, times: float) -> Tensor:
+    """What each change is to be multiplied by: 1 unless it is larger than `times` the median of those that moved."""
+    real = among[among > 0]
+    return (times * real.median() / norms).clamp(max=1).float() if real.numel() else torch.ones(norms.shape)
+
+
+def client_votes(updates: Sequence[Update], weighting: str) -> Tensor:
+    """(clients,) one vote each, or as many as the client has rows."""
+    if weighting == "examples":
+        return torch.tensor([float(update.num_examples) for update in updates])
+    return torch.ones(len(updates))
+
+
+def added(before: Arrays, changes: Sequence[Arrays]) -> Arrays:
+    """Each named array plus the clients' changes to it."""
+    result = {name: value.clone() for name, value in before.items()}
+    for change in changes:
+        for name, value in change.items():
+            result[name].add_(value)
+    return result

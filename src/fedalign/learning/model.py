@@ -1,0 +1,103 @@
+"""The classifier: a data encoder and a label encoder that meet in a dot product (Eq. 4)."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedalign.randomness import KeyedRandom
+from fedalign.types import Arrays, Rows, Task
+
+# linear: an ordinary layer; rows: the same without a bias; names: a label encoder started from label names;
+# random: a label encoder started at random
+Head = Literal["linear", "rows", "names", "random"]
+
+
+class LabelEncoder(nn.Module):
+    """One row a class; a linear head is the same thing with random rows and a bias."""
+
+    def __init__(self, rows: Tensor, bias: bool, normalise: bool) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(rows.clone())  # (C, d)
+        self.bias = nn.Parameter(torch.zeros(len(rows))) if bias else None
+        self.normalise = normalise
+
+    def forward(self, z: Tensor) -> Tensor:
+        rows = F.normalize(self.weight, dim=1) if self.normalise else self.weight
+        return F.linear(z, rows, self.bias)  # (n, C)
+
+
+class DualEncoder(nn.Module):
+    """f(x; theta) and gamma(w; omega). Declares which of its arrays have one row a class."""
+
+    class_arrays: tuple[str, ...]
+
+    def __init__(self, data_encoder: nn.Module, label_encoder: LabelEncoder, task: Task) -> None:
+        super().__init__()
+        self.data_encoder = data_encoder
+        self.label_encoder = label_encoder
+        self.task = task
+        self.class_arrays = tuple(
+            f"label_encoder.{name}" for name, value in label_encoder.named_parameters() if value is not None
+        )
+        # what a given module does not want trained, such as a part that was trained elsewhere; it travels all the same
+        self.frozen = frozenset(name for name, value in data_encoder.named_parameters() if not value.requires_grad)
+        # else it draws from torch's global generator, which a visit then seeds
+        self.keyed = bool(getattr(data_encoder, "keyed", False))
+
+    def encode(self, x: Rows, noise: KeyedRandom | None = None) -> Tensor:
+        """Rows to vectors (n, d); with noise in training, without in evaluation."""
+        if self.keyed:
+            return self.data_encoder(x, noise)
+        self.data_encoder.train(noise is not None)
+        if not len(x):  # a batch none of whose rows has a loss; few modules read nothing
+            return torch.zeros(0, self.label_encoder.weight.shape[1])
+        return self.data_encoder(x)
+
+    def forward(self, x: Rows, noise: KeyedRandom | None = None) -> Tensor:
+        return self.label_encoder(self.encode(x, noise))
+
+    def anchors(self) -> Tensor:
+        """The class representations (C, d)."""
+        return self.label_encoder.weight.detach()
+
+    def data_parameters(self) -> list[nn.Parameter]:
+        return [value for name, value in self.data_encoder.named_parameters() if name not in self.frozen]
+
+    def label_parameters(self) -> list[nn.Parameter]:
+        return list(self.label_encoder.parameters())
+
+    def arrays(self) -> Arrays:
+        """A copy of the weights, as they are sent."""
+        return {name: value.detach().clone() for name, value in self.named_parameters()}
+
+    def load(self, arrays: Arrays) -> DualEncoder:
+        with torch.no_grad():
+            for name, value in self.named_parameters():
+                value.copy_(arrays[name])
+        return self
+
+    def train_only(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Gradients for these parameters and no other."""
+        chosen = {id(parameter) for parameter in parameters}
+        for parameter in self.parameters():
+            parameter.requires_grad_(id(parameter) in chosen)
+
+    def clone(self) -> DualEncoder:
+        """Another model of the same shape, for another thread or a frozen copy."""
+        return copy.deepcopy(self)
+
+
+def probabilities(logits: Tensor, task: Task) -> Tensor:
+    """(n, C), over all classes together or of each by itself."""
+    return torch.softmax(logits, 1) if task == "single" else torch.sigmoid(logits)
+
+
+def random_rows(classes: int, dim: int, generator: torch.Generator) -> Tensor:
+    """A linear layer's ordinary start."""
+    return torch.empty(classes, dim).uniform_(-(dim**-0.5), dim**-0.5, generator=generator)

@@ -1,0 +1,23 @@
+"""The section `[training]`."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from fedalign.registry import Section
+
+
+class Training(Section):
+    """The local training of one visit."""
+
+    epochs: int = Field(5, ge=1)
+    batch_size: int = Field(128, ge=1)
+    lr: float = Field(0.001, gt=0)
+    label_lr: float | None = Field(None, gt=0)  # of the label encoder or head; None: lr
+    optimizer: Literal["adam", "sgd"] = "adam"
+    momentum: float = Field(0.0, ge=0, lt=1)  # of sgd
+    keep_optimizer: bool = True  # a client's optimiser state survives between its rounds
+    balanced: bool = True  # multi-label: a class's yes and no entries count alike in sum
+    clip: float | None = Field(None, gt=0)  # limit of the gradient's norm

@@ -1,0 +1,94 @@
+"""How long runs will take here, from a short measurement: one epoch of one party, and one chunk of test rows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+
+from fedalign.engines.local import cores, steps_of
+from fedalign.learning import losses
+from fedalign.learning.local_training import ModelPair, train_client
+from fedalign.learning.rounds import Plan
+from fedalign.report.facts import Rebuilder
+from fedalign.runs.folder import RunFolder
+from fedalign.runs.grid import Cell
+from fedalign.types import Examples
+
+ROWS = 256  # test rows scored
+
+
+def seconds_left(cells: Sequence[Cell], rebuilder: Rebuilder) -> float:
+    """Of the runs that are not finished, what is begun counting as done up to its last round."""
+    total = 0.0
+    speeds: dict[tuple[str, str, float | None], float] = {}
+    for cell in cells:
+        left = cell.config.rounds - rounds_done(cell)
+        if left <= 0:
+            continue
+        key = (cell.config.name, cell.method, cell.rate)
+        if key not in speeds:
+            speeds[key] = per_round(rebuilder.plan(cell.config))
+        usual = cell.config.clients_per_round * cell.config.training.epochs
+        total += left * speeds[key] * usual
+    return total
+
+
+def rounds_done(cell: Cell) -> int:
+    folder = RunFolder(cell.folder)
+    if folder.finished_with(cell.config):
+        return cell.config.rounds
+    saved = folder.newest()
+    return 0 if saved is None else saved.round
+
+
+def per_round(plan: Plan) -> float:
+    """Seconds of a round for each chosen party and epoch, test rows included."""
+    config, parties = plan.config, plan.federation.parties
+    work = [_work(party.train, plan) for party in parties]
+    middle = sorted(range(len(work)), key=work.__getitem__)[len(work) // 2]
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        bench, server, data = ModelPair(plan.model), plan.start(), parties[middle].train
+        once = config.training.model_copy(update={"epochs": 1})
+        train_client(plan.algorithm, bench, server, data.take(torch.arange(min(len(data), 32))), {}, once, (0, 0, 0))
+        epoch = _seconds(lambda: train_client(plan.algorithm, bench, server, data, {}, once, (0, 1, middle)))
+        test, scored = plan.federation.test, 0.0
+        if test is not None and len(test):
+            some = test.take(torch.arange(min(len(test), ROWS))).x
+            with torch.no_grad():
+                scored = _seconds(lambda: bench.model(some)) * len(test) / min(len(test), ROWS)
+    finally:
+        torch.set_num_threads(before)
+    usual = sum(work) / len(work) / max(work[middle], 1)
+    chosen = min(config.clients_per_round, len(parties))
+    return (epoch * usual + scored / (chosen * config.training.epochs)) / min(cores(), chosen)
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    """Of the clock; once more if most of it went to something else, such as a machine that was paused."""
+    taken = []
+    for _ in range(2):
+        began, used = time.perf_counter(), time.thread_time()
+        work()
+        taken.append(time.perf_counter() - began)
+        if taken[-1] < 3 * (time.thread_time() - used):
+            break
+    return min(taken)
+
+
+def _work(data: Examples, plan: Plan) -> float:
+    """Steps of the rows that carry a loss, which are what an epoch costs."""
+    rows = losses.rows_with_loss(data, plan.federation.task)
+    return float(steps_of(replace(data).take(rows.nonzero().flatten())))
+
+
+def in_words(seconds: float) -> str:
+    if seconds < 90:
+        return f"{max(seconds, 1):.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"

@@ -1,0 +1,166 @@
+"""Where words for people go: results to standard output, everything else to standard error."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.markup import escape
+
+if TYPE_CHECKING:
+    from fedalign.learning.rounds import Plan, Round
+    from fedalign.runs.experiment import RunCallbacks
+
+screen = Console(stderr=True, highlight=False, soft_wrap=True)
+output = Console(highlight=False)
+
+
+def complain(message: str) -> None:
+    screen.print(f"[bold red]error:[/] {escape(message)}")
+
+
+def note(message: str) -> None:
+    screen.print(f"[yellow]note:[/] {escape(message)}")
+
+
+def typed(command: str, *words: str | Path) -> str:
+    """A command and words that follow it, such as paths, as a person types them: a shell must not take a word apart."""
+    return " ".join([command, *(shlex.quote(str(word)) for word in words)])
+
+
+def suggest(command: str, *words: str | Path) -> None:
+    """The last line of every command: the next one a person would want."""
+    output.print(f"next:  [bold]{escape(typed(command, *words))}[/]", soft_wrap=True)
+
+
+def in_notebook() -> bool:
+    """Whether a Jupyter kernel runs this."""
+    import sys
+
+    shell = sys.modules.get("IPython")
+    return shell is not None and getattr(shell.get_ipython(), "kernel", None) is not None
+
+
+class Display:
+    """Progress of a run: a live bar in a terminal, a line a round elsewhere."""
+
+    def __init__(self, out: Path) -> None:
+        import time
+
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeElapsedColumn,
+            TimeRemainingColumn,
+        )
+
+        self.out = out
+        self.clock = time.perf_counter
+        self.live = screen.is_terminal
+        self.progress = Progress(
+            TextColumn("[bold]round[/]"),
+            MofNCompleteColumn(),
+            BarColumn(bar_width=24),
+            TextColumn("{task.fields[scores]}"),
+            TextColumn("{task.fields[speed]}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=screen,
+            disable=not self.live,
+        )
+        self.task = self.progress.add_task("rounds", total=None, scores="", speed="reading data")
+        self.visits = self.first = self.rounds = 0
+        self.per_round = 1
+        self.began = self.clock()
+
+    def __enter__(self) -> Display:
+        self.progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.progress.stop()
+
+    def callbacks(self) -> RunCallbacks:
+        from fedalign.runs.experiment import RunCallbacks
+
+        return RunCallbacks(self.start, self.visit, self.round, note)
+
+    def start(self, plan: Plan, done: int) -> None:
+        parties, owned = plan.federation.parties, plan.federation.classes
+        rows = sum(len(party.train) for party in parties)
+        method = plan.config.algorithm.name.rpartition("/")[2]  # of a file its name, not where it is
+        screen.print(
+            f"[bold]{escape(method)}[/] on {escape(plan.config.name)}: {len(parties)} parties, "
+            f"{rows:,} rows, {len(plan.federation.label_names)} classes "
+            f"({float(owned.sum(1).float().mean()):.1f} annotated by each on average), seed {plan.config.seed}"
+        )
+        nobody = [name for name, n in zip(plan.federation.label_names, owned.sum(0).tolist(), strict=True) if not n]
+        if nobody:
+            note(f"nobody annotates {', '.join(nobody)}; only the label's name can teach it")
+        self.rounds, self.first = plan.config.rounds, done
+        self.per_round = min(plan.config.clients_per_round, len(parties))
+        self.began = self.clock()
+        self.progress.update(self.task, total=plan.config.rounds, completed=done, speed="")
+
+    def visit(self, client: int) -> None:
+        self.visits += 1
+        now = f"{self.visits % self.per_round or self.per_round}/{self.per_round} parties"
+        self.progress.update(self.task, speed=now)
+
+    def round(self, now: Round, seconds: float) -> None:
+        scores = ""
+        if now.scores is not None:
+            worst = min((value for value in now.scores.class_f1.tolist() if value == value), default=0.0)
+            scores = f"F1 {100 * now.scores.f1:5.2f}  accuracy {100 * now.scores.accuracy:5.2f}"
+            scores += f"  worst class {100 * worst:4.1f}"
+        self.progress.update(self.task, completed=now.number, scores=scores, speed=f"{seconds:.1f} s a round")
+        if not self.live:
+            spent = self.clock() - self.began
+            left = spent / (now.number - self.first) * (self.rounds - now.number)
+            screen.print(f"round {now.number}/{self.rounds}  {scores}  {seconds:.1f} s  left {left / 60:.1f} min")
+
+
+class NotebookDisplay:
+    """Progress of a run in a notebook: one line with a bar, drawn again after each round."""
+
+    def __enter__(self) -> NotebookDisplay:
+        import time
+
+        from IPython.display import display
+
+        self.began = time.perf_counter()
+        self.clock = time.perf_counter
+        self.first = 0
+        self.rounds = 1
+        self.handle = display({"text/plain": "reading data"}, raw=True, display_id=True)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass
+
+    def callbacks(self) -> RunCallbacks:
+        from fedalign.runs.experiment import RunCallbacks
+
+        return RunCallbacks(self.start, on_round=self.round, on_warning=note)
+
+    def start(self, plan: Plan, done: int) -> None:
+        self.rounds, self.first, self.began = plan.config.rounds, done, self.clock()
+
+    def round(self, now: Round, seconds: float) -> None:
+        full = round(24 * now.number / self.rounds)
+        left = (self.clock() - self.began) / (now.number - self.first) * (self.rounds - now.number)
+        scores = (
+            "" if now.scores is None else f"  F1 {100 * now.scores.f1:.2f}  accuracy {100 * now.scores.accuracy:.2f}"
+        )
+        text = f"round {now.number}/{self.rounds} {'█' * full}{'░' * (24 - full)}{scores}  {seconds:.1f} s a round"
+        self.handle.update({"text/plain": f"{text}, left {left / 60:.1f} min" if left else text}, raw=True)

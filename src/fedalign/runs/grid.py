@@ -1,0 +1,269 @@
+"""A grid of runs, methods by seeds, that can be stopped and resumed anywhere, and the table it ends with."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from fedalign import config as configs
+from fedalign import registry
+from fedalign.config import Config
+from fedalign.data.downloads import data_folder
+from fedalign.errors import UserError, nearest
+from fedalign.registry import find, option_names
+from fedalign.runs import experiment
+from fedalign.runs.folder import RunFolder
+from fedalign.runs.methods import GROUPS, METHODS, Method
+from fedalign.system.files import csv_text, write_atomically
+from fedalign.types import Federation
+
+MEASURES = ("f1", "accuracy")
+OPTION = "algorithm."
+FOR_ALL = ("weighting", "clip_updates")  # of the file's algorithm: how its federation is run, whatever the method
+DEFINING = (
+    "average_over_owners",
+    "complement",
+    "alignment",
+    "semantics",
+    "alternating",
+)  # what tells rows of a table apart
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of the grid."""
+
+    method: str
+    rate: float | None  # the learning rate tried, where more than one is
+    seed: int
+    config: Config
+    folder: Path
+
+
+@dataclass(frozen=True)
+class Row:
+    """A method's line of the table: per-seed scores of its better rate."""
+
+    method: str
+    title: str
+    rate: float | None
+    seeds: list[int]
+    scores: dict[str, list[float]]  # of the last round
+    tail: dict[str, list[float]]  # of the mean of the last rounds
+    traffic: dict[str, float]
+
+    def mean(self, measure: str) -> float:
+        return statistics.fmean(self.scores[measure])
+
+    def spread(self, measure: str) -> float | None:
+        values = self.scores[measure]
+        return statistics.stdev(values) if len(values) > 1 else None
+
+
+def methods_named(words: Sequence[str]) -> list[str]:
+    """Method names from a list of methods and groups, in order, each once."""
+    if not words:
+        raise UserError(f"no method was named{nearest('', [*METHODS, *GROUPS])}")
+    found: dict[str, None] = {}
+    for word in words:
+        if word not in METHODS and word not in GROUPS and not word.endswith(".py"):
+            raise UserError(f"unknown method {word!r}{nearest(word, [*METHODS, *GROUPS])}")
+        found.update(dict.fromkeys(GROUPS.get(word, [word])))
+    return list(found)
+
+
+def method(name: str) -> Method:
+    """A row of the tables, or an algorithm's file as it is."""
+    return METHODS.get(name) or Method(Path(name).stem, {"algorithm": {"name": configs.program(name, Path.cwd())}})
+
+
+def grid(
+    preset: str, names: Sequence[str], seeds: int, out: Path, overrides: Sequence[str] = (), rounds: int | None = None
+) -> list[Cell]:
+    """All runs, seed by seed, so that an interrupted comparison still compares all methods.
+
+    An override of an algorithm's option reaches every method that has the option, but not what makes a row: FedProx
+    with mu = 0.001 keeps its mu. Of the file's own algorithm, what makes a row is left out, and how a federation is run
+    is for all; the rest, such as percentiles, is for the rows of that algorithm.
+    """
+    options = {key.removeprefix(OPTION): value for key, value in map(_option, overrides) if key.startswith(OPTION)}
+    if "name" in options:
+        raise UserError("--set algorithm.name chooses no method here; name methods with --algorithms")
+    base = configs.load(preset, [text for text in overrides if not text.strip().startswith(OPTION)], rounds=rounds)
+    stated = base.algorithm.options
+    shared = {"weighting": "equal", **{key: stated[key] for key in FOR_ALL if key in stated}, **options}
+    cells, unused = [], set(options)
+    for number in range(seeds):
+        for name in names:
+            chosen = method(name)
+            algorithm = chosen.settings["algorithm"]
+            kind = find("algorithms", algorithm["name"])
+            known = option_names(kind)
+            meant = {key: value for key, value in shared.items() if key in known and key not in algorithm}
+            unused -= meant.keys()
+            if algorithm["name"] == base.algorithm.name:
+                usual = {key: getattr(kind, key) for key in DEFINING if key in stated and key in known}
+                meant = {key: value for key, value in usual.items() if key not in algorithm} | meant
+            for rate in rates(base, chosen):
+                settings: dict[str, Any] = {"seed": base.seed + number, "algorithm": meant}
+                if rate is not None:
+                    settings["training"] = {"lr": rate, "label_lr": rate}
+                config = configs.overlaid(base, chosen.settings, settings)
+                label = name if name in METHODS else Path(name).stem  # a file goes by its name
+                label = label if rate is None else f"{label}@{rate:g}"
+                cells.append(Cell(name, rate, config.seed, config, out / label / f"seed-{config.seed}"))
+    if unused:
+        raise UserError(f"--set {OPTION}{min(unused)}: no method of this comparison has that option to change")
+    return cells
+
+
+def _option(override: str) -> tuple[str, Any]:
+    path, value = configs.parse(override)
+    return ".".join(path), value
+
+
+def rates(base: Config, chosen: Method) -> list[float | None]:
+    """The published code trains FedAlign's two encoders at two rates and FedAvg at the second alone; where they differ,
+    other methods are tried at both."""
+    label = base.training.label_lr
+    if chosen.follows_rates or label is None or label == base.training.lr:
+        return [None]
+    return [base.training.lr, label]
+
+
+def play(cells: Sequence[Cell], callbacks: Callable[[Cell], experiment.RunCallbacks]) -> Iterator[Cell]:
+    """Runs what is not finished yet, resuming what was begun, or finished with fewer rounds."""
+    check_begun(cells)
+    for cell in cells:
+        if not RunFolder(cell.folder).finished_with(cell.config):
+            prepared = experiment.plan(cell.config)
+            check_measurable(cell, prepared.federation)
+            experiment.run(cell.config, cell.folder, resume=_begun(cell), callbacks=callbacks(cell), prepared=prepared)
+        yield cell
+
+
+def _begun(cell: Cell) -> bool:
+    return (cell.folder / "config.toml").is_file()
+
+
+def check_begun(cells: Sequence[Cell]) -> None:
+    """Refuses runs with other settings, or on other data than are here now, before anything is trained beside them."""
+    alike: dict[str, list[Cell]] = {}
+    for cell in filter(_begun, cells):
+        folder, config = RunFolder(cell.folder), cell.config
+        folder.check_same(config)
+        if folder.fingerprint is not None:  # one whose checkpoint is gone is believed
+            alike.setdefault(_key(config.dataset, config.partition, config.seed), []).append(cell)
+    for those in alike.values():
+        _check_data(those)
+
+
+def _check_data(cells: Sequence[Cell]) -> None:
+    """Of runs on one division of the data, which is read once, with a digest for each kind of first weights."""
+    config = cells[0].config
+    if not registry.build("datasets", config.dataset.name, config.dataset.options).present(data_folder()):
+        return  # finished runs can be looked at on a machine without the data
+    data, marks = experiment.federation(config), dict[str, str]()
+    for cell in cells:
+        config = cell.config
+        head = registry.build("algorithms", config.algorithm.name, config.algorithm.options).head
+        key = _key(config.encoder, config.labels, head)
+        if key not in marks:
+            marks[key] = experiment.fingerprint(experiment.plan(config, data))
+        if RunFolder(cell.folder).fingerprint != marks[key]:
+            raise UserError(
+                f"the data or label vectors of {cell.folder} have changed since it was begun; give another --out, or "
+                "remove that folder to train it anew"
+            )
+
+
+def _key(*sections: BaseModel | int | str) -> str:
+    return json.dumps([one.model_dump() if isinstance(one, BaseModel) else one for one in sections], default=str)
+
+
+def finished(cells: Sequence[Cell]) -> tuple[list[Cell], list[Cell]]:
+    """The runs that are finished with the very settings asked for, and the others; neither data nor models are read."""
+    done = {cell.folder: _finished(cell) for cell in cells}
+    return [cell for cell in cells if done[cell.folder]], [cell for cell in cells if not done[cell.folder]]
+
+
+def _finished(cell: Cell) -> bool:
+    folder = RunFolder(cell.folder)
+    if not _begun(cell) or not folder.finished_with(cell.config):
+        return False
+    try:
+        folder.check_same(cell.config)
+    except UserError:
+        return False
+    return True
+
+
+def check_measurable(cell: Cell, data: Federation) -> None:
+    """A comparison needs rows to compare on, and others to choose a rate on."""
+    if data.test is None or not len(data.test):
+        raise UserError("a comparison needs test rows; set dataset.test to a share, for example 0.2")
+    if cell.rate is not None and not any(party.validation is not None for party in data.parties):
+        raise UserError(
+            "training.label_lr differs from training.lr, so methods are tried at both and the better is chosen on "
+            "validation rows, of which there are none; set dataset.validation, or make the two rates the same"
+        )
+
+
+def fitting(cells: Sequence[Cell]) -> tuple[list[Cell], list[str]]:
+    """The runs that these data allow, and the titles of methods that they do not."""
+    narrow = {cell.method for cell in cells if cell.config.algorithm.options.get("complement")}
+    if not narrow or experiment.load(cells[0].config).task == "single":
+        return list(cells), []
+    return [cell for cell in cells if cell.method not in narrow], [method(name).title for name in sorted(narrow)]
+
+
+def table(cells: Sequence[Cell]) -> list[Row]:
+    """One row a method, of the runs that are finished."""
+    found: dict[tuple[str, float | None], list[tuple[Cell, dict[str, Any]]]] = {}
+    for cell in cells:
+        path = cell.folder / "result.json"
+        if path.is_file():
+            result = json.loads(path.read_text(encoding="utf-8"))
+            found.setdefault((cell.method, cell.rate), []).append((cell, result))
+    rows = []
+    for name in dict.fromkeys(cell.method for cell in cells):
+        tried = [(rate, runs) for (n, rate), runs in found.items() if n == name]
+        if tried:
+            rate, runs = max(tried, key=lambda pair: statistics.fmean(_validation(r) for _, r in pair[1]))
+            rows.append(_row(name, rate, runs))
+    return rows
+
+
+def _validation(result: dict[str, Any]) -> float:
+    return float((result.get("validation") or result["last"])["f1"])
+
+
+def _row(name: str, rate: float | None, runs: list[tuple[Cell, dict[str, Any]]]) -> Row:
+    results = [result for _, result in runs]
+    return Row(
+        name,
+        method(name).title,
+        rate,
+        [cell.seed for cell, _ in runs],
+        {key: [100 * r["last"][key] for r in results] for key in MEASURES},
+        {key: [100 * r["mean_of_last"][key] for r in results] for key in MEASURES},
+        results[0].get("traffic", {}),
+    )
+
+
+def write_csv(rows: Sequence[Row], path: Path) -> None:
+    """results.csv: a line a method and seed."""
+    columns = ["f1", "accuracy", "f1_mean_of_last", "accuracy_mean_of_last"]
+    lines: list[list[object]] = [["method", "title", "rate", "seed", *columns, "bytes_down", "bytes_up", "bytes_kept"]]
+    for row in rows:
+        for i, seed in enumerate(row.seeds):
+            scores = [row.scores["f1"][i], row.scores["accuracy"][i], row.tail["f1"][i], row.tail["accuracy"][i]]
+            sizes = [row.traffic.get(key, "") for key in ("down", "up", "kept")]
+            lines.append([row.method, row.title, row.rate or "", seed, *(f"{s:.2f}" for s in scores), *sizes])
+    write_atomically(path, csv_text(lines))

@@ -1,0 +1,71 @@
+"""Files that are either whole or absent, and text for spreadsheets that stays text."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+ENDINGS = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet", ".npz")  # of files that hold rows
+ZIPPED = (".csv.gz", ".tsv.gz", ".jsonl.gz", ".ndjson.gz")
+PRIVATE = 0o600  # for keys and what is made of a party's rows: readable by its own user only
+
+
+def stem(path: Path) -> str:
+    """`site_a` of site_a.csv.gz: a party's name, unless it is given another."""
+    for ending in ZIPPED + ENDINGS:
+        if path.name.lower().endswith(ending):
+            return path.name[: -len(ending)]
+    return path.stem
+
+
+def write_atomically(path: Path, content: bytes | str, mode: int = 0o666) -> str:
+    """Writes beside the target, then renames; returns the SHA-256. A crash leaves the old file or the new one.
+
+    `mode` holds from the file's first moment on, less what the user's mask takes away.
+    """
+    data = content.encode() if isinstance(content, str) else content
+    part = path.with_name(f".{path.name}.part")
+    part.unlink(missing_ok=True)  # left by a crash, it would keep its own mode
+    with open(part, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as stream:
+        stream.write(data)
+        stream.flush()
+        os.fsync(stream.fileno())
+    part.replace(path)
+    sync_folder(path.parent)
+    return hashlib.sha256(data).hexdigest()
+
+
+def sync_folder(folder: Path) -> None:
+    """Makes a rename durable."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def csv_text(rows: Iterable[Sequence[Any]]) -> str:
+    """CSV in which no text can be taken for a formula."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    for row in rows:
+        writer.writerow(["" if cell is None else guarded(cell) for cell in row])
+    return text.getvalue()
+
+
+def guarded(cell: Any) -> Any:
+    """A spreadsheet must take a name for a name: text that begins like a formula gets a mark before it."""
+    return f"'{cell}" if isinstance(cell, str) and cell[:1] in ("=", "+", "-", "@", "\t", "\r") else cell
+
+
+def sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        while block := stream.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
