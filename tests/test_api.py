@@ -17,7 +17,7 @@ import fedalign
 from fedalign import Federation, Model, Progress, UserError, config, train
 from fedalign.inputs import Series, Text
 from fedalign.runs import experiment
-from trained_models import EXAMPLES
+from helpers.trained_models import EXAMPLES
 
 CLINICS = {"text": "note", "labels": "codes", "test_file": str(EXAMPLES / "clinics" / "test.csv"), "buckets": 1024}
 SMALL = {"encoder.dim": 16, "engine.workers": 1}

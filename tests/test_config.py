@@ -9,7 +9,7 @@ from fedalign import config
 from fedalign.errors import UserError
 from fedalign.runs import grid
 from fedalign.runs.folder import RunFolder
-from federations import script
+from helpers.federations import script
 
 
 def write(folder: Path, text: str) -> str:

@@ -13,7 +13,7 @@ from fedalign.ingest import validate
 from fedalign.ingest.party_files import Files
 from fedalign.runs import experiment
 from fedalign.types import Federation
-from federations import play
+from helpers.federations import play
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 FOLDERS = ["clinics", "wearables", "machines"]

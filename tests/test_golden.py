@@ -21,7 +21,7 @@ from fedalign.learning.local_training import ModelPair, train_client
 from fedalign.learning.model import DualEncoder, LabelEncoder
 from fedalign.learning.settings import Training
 from fedalign.types import Arrays, Examples, Sequences, Server, Update
-from federations import named
+from helpers.federations import named
 
 
 class Golden:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import ROOT
+from helpers.commands import ROOT
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 RUN = """

@@ -1,0 +1,291 @@
+"""A run that is killed anywhere ends as if nothing had happened."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import stat
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedalign.config import Config, to_toml
+from fedalign.errors import UserError
+from fedalign.learning import client_state
+from fedalign.runs import experiment, folder
+from fedalign.runs.folder import RunFolder
+from fedalign.system import files
+from fedalign.types import Server
+from helpers.commands import background, fedalign
+from helpers.federations import Stopped, outcome, tiny
+
+
+def settings(algorithm: str = "fedalign", task: str = "single", rounds: int = 5) -> Config:
+    return tiny(algorithm, task, rounds=rounds)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("undisturbed") / "run"
+    experiment.run(settings(), out)
+    return out
+
+
+@pytest.mark.slow
+def test_killed_again_and_again_a_run_ends_with_the_same_bytes(tmp_path: Path) -> None:
+    """kill -9 at random moments of a process of its own, then --resume, until it ends."""
+    config = tiny("fedalign", rounds=6, training__epochs=4)
+    asked = tmp_path / "config.toml"
+    asked.write_text(to_toml(config))
+    experiment.run(config, tmp_path / "whole")
+    out, moments, kills = tmp_path / "run", random.Random(7), 0
+    process = background("run", asked, "--out", out)
+    for _ in range(3):
+        before = rounds_done(out)
+        deadline = time.monotonic() + 120
+        while rounds_done(out) == before and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(moments.random() * 0.3)
+        if process.poll() is not None:
+            break
+        process.kill()
+        process.communicate()
+        kills += 1
+        process = background("run", out, "--resume")
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 0, said
+    assert kills >= 2
+    assert outcome(out) == outcome(tmp_path / "whole")
+
+
+def rounds_done(out: Path) -> int:
+    state = out / "checkpoint" / "state.json"
+    try:
+        return int(json.loads(state.read_text())["round"])
+    except (OSError, ValueError):
+        return 0
+
+
+class Crash(BaseException):
+    """Not an Exception, so that nothing in the package can swallow it."""
+
+
+@pytest.mark.parametrize("algorithm", ["fedalign", "fedavg"])
+def test_a_crash_at_any_write_is_harmless(algorithm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every single write of the run fails once: before it happens, or after the data but before the rename."""
+    config = settings(algorithm, rounds=2)
+    experiment.run(config, tmp_path / "whole")
+    real = files.write_atomically
+    count = 0
+
+    def writes(path: Path, content: bytes | str) -> str:
+        nonlocal count
+        count += 1
+        if count == fail_at:
+            if half:
+                path.with_name(f".{path.name}.part").write_bytes(b"half of it")
+            raise Crash
+        return real(path, content)
+
+    for module in (client_state, folder):
+        monkeypatch.setattr(module, "write_atomically", writes)
+    fail_at = 0
+    experiment.run(config, tmp_path / "counted")
+    total = count
+    assert total >= 10
+    for half in (False, True):
+        for fail_at in range(2, total + 1):  # the first write is the configuration: before it there is no run
+            out = tmp_path / f"run-{half}-{fail_at}"
+            count = 0
+            with pytest.raises(Crash):
+                experiment.run(config, out)
+            count = total + 1  # no more crashes
+            experiment.run(config, out, resume=True)
+            assert outcome(out) == outcome(tmp_path / "whole"), (half, fail_at)
+
+
+def test_a_damaged_checkpoint_is_noticed_and_the_one_before_it_used(undisturbed: Path, tmp_path: Path) -> None:
+    config, expected = settings(), outcome(undisturbed)
+    moments = random.Random(3)
+    for trial in range(12):
+        out = tmp_path / f"run{trial}"
+        _stop_after(config, out, rounds=3)
+        state = json.loads((out / "checkpoint" / "state.json").read_text())
+        client_files = [name for name, _ in state["clients"].values() if name.endswith("000002.safetensors")]
+        victim = out / "checkpoint" / moments.choice(["state.json", state["server"][0], *client_files[:1]])
+        data = bytearray(victim.read_bytes())
+        if trial % 3 == 0:
+            data = data[: len(data) // 2]
+        else:
+            data[moments.randrange(len(data))] ^= 0x10
+        victim.write_bytes(data)
+        warnings: list[str] = []
+        experiment.run(config, out, resume=True, callbacks=experiment.RunCallbacks(on_warning=warnings.append))
+        assert outcome(out) == expected
+        assert len(warnings) == 1
+
+
+def three_rounds(path: Path) -> RunFolder:
+    folder = RunFolder(path)
+    folder.checkpoints.mkdir(parents=True)
+    for number in (1, 2, 3):
+        kept = client_state.ClientStates(folder.checkpoints, 1)
+        folder.save_round(number, weighing(number), kept, "f" * 64, {"round": number})
+    return folder
+
+
+def weighing(number: int) -> Server:
+    return Server({"w": torch.full((3,), float(number))}, 2, ())
+
+
+def loaded(folder: RunFolder) -> tuple[int, float, int]:
+    """Round, weight and number of warnings of the state that is found."""
+    warnings: list[str] = []
+    kept = client_state.ClientStates(folder.checkpoints, 1)
+    number, server = folder.load_round(weighing(0), kept, "f" * 64, warnings.append)
+    return number, float(server.weights["w"][0]), len(warnings)
+
+
+def test_no_flipped_bit_of_a_state_goes_unnoticed(tmp_path: Path) -> None:
+    """A bit of every byte: the state before it is used, with a warning."""
+    folder = three_rounds(tmp_path)
+    state = folder.checkpoints / "state.json"
+    whole = state.read_bytes()
+    assert loaded(folder) == (3, 3.0, 0)
+    for place in range(len(whole)):
+        damaged = bytearray(whole)
+        damaged[place] ^= 1 << place % 8
+        state.write_bytes(damaged)
+        assert loaded(folder) == (2, 2.0, 1), (place, bytes(damaged))
+
+
+def test_a_state_from_before_states_had_a_digest_is_read(tmp_path: Path) -> None:
+    folder = three_rounds(tmp_path)
+    state = folder.checkpoints / "state.json"
+    without = json.loads(state.read_text())
+    del without["sha256"]
+    state.write_text(json.dumps(without))
+    assert loaded(folder) == (3, 3.0, 0)
+
+
+def test_a_damaged_state_does_not_take_the_place_of_the_one_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The newest state is damaged, and the run that goes on from the one before it dies as it commits its round."""
+    folder = three_rounds(tmp_path)
+    state = folder.checkpoints / "state.json"
+    state.write_bytes(state.read_bytes()[:-9])
+    real = files.write_atomically
+
+    def dies(path: Path, content: bytes | str) -> str:
+        if path == state:
+            raise Crash
+        return real(path, content)
+
+    monkeypatch.setattr("fedalign.runs.folder.write_atomically", dies)
+    with pytest.raises(Crash):
+        folder.commit(3, weighing(3), client_state.ClientStates(folder.checkpoints, 1), "f" * 64)
+    monkeypatch.undo()
+    assert loaded(folder) == (2, 2.0, 1)
+
+
+def test_a_private_file_is_private_from_its_first_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looked at as it is written, beside a part that a crash left open to all."""
+    seen: list[int] = []
+    real = os.fsync
+
+    def look(handle: int) -> None:
+        if stat.S_ISREG(os.fstat(handle).st_mode):
+            seen.append(stat.S_IMODE(os.fstat(handle).st_mode))
+        real(handle)
+
+    monkeypatch.setattr(os, "fsync", look)
+    path, mask = tmp_path / "key", os.umask(0o022)
+    try:
+        (tmp_path / ".key.part").write_text("left")
+        files.write_atomically(path, "secret", files.PRIVATE)
+        files.write_atomically(tmp_path / "page", "for all")
+    finally:
+        os.umask(mask)
+    assert seen == [0o600, 0o644]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert path.read_text() == "secret"
+
+
+def _stop_after(config: Config, out: Path, rounds: int) -> None:
+    def stop(now: experiment.Round, seconds: float) -> None:
+        if now.number == rounds:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        experiment.run(config, out, callbacks=experiment.RunCallbacks(on_round=stop))
+
+
+def test_resuming_with_another_configuration_or_other_data_is_refused(undisturbed: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"begun with another configuration \(seed\)"):
+        experiment.run(settings().model_copy(update={"seed": 99}), undisturbed, resume=True)
+    out = tmp_path / "run"
+    _stop_after(settings(), out, rounds=1)
+    state = out / "checkpoint" / "state.json"
+    changed = json.loads(state.read_text())
+    del changed["sha256"]
+    state.write_text(json.dumps({**changed, "fingerprint": "0" * 64}))
+    with pytest.raises(UserError, match="have changed since it was begun"):
+        experiment.run(settings(), out, resume=True)
+
+
+def test_how_it_is_carried_out_may_change_on_resume(undisturbed: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    _stop_after(settings(), out, rounds=2)
+    faster = settings().model_copy(update={"engine": settings().engine.model_copy(update={"workers": 2})})
+    experiment.run(faster, out, resume=True)
+    assert outcome(out) == outcome(undisturbed)
+
+
+def test_resuming_a_finished_run_changes_nothing(undisturbed: Path) -> None:
+    before = outcome(undisturbed)
+    assert fedalign("run", undisturbed, "--resume") == 0
+    assert outcome(undisturbed) == before
+
+
+def test_a_finished_run_goes_on_for_more_rounds_as_if_it_had_never_ended(undisturbed: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    wanted = settings()
+    experiment.run(wanted.model_copy(update={"rounds": wanted.rounds - 1}), out)
+    assert fedalign("run", out, "--resume", "--rounds", str(wanted.rounds)) == 0
+    assert outcome(out) == outcome(undisturbed)
+    assert (out / "config.toml").read_text() == (undisturbed / "config.toml").read_text()
+    with pytest.raises(UserError, match=rf"has {wanted.rounds} rounds already; ask for as many or more"):
+        experiment.run(wanted.model_copy(update={"rounds": 1}), out, resume=True)
+    assert outcome(out) == outcome(undisturbed)
+
+
+def test_old_checkpoints_are_removed(undisturbed: Path) -> None:
+    names = [path.name for path in (undisturbed / "checkpoint").iterdir()]
+    assert sum(name.startswith("server-") for name in names) == 2
+    clients = {name.split("-")[1] for name in names if name.startswith("client-")}
+    assert sum(name.startswith("client-") for name in names) <= 2 * len(clients)
+
+
+def test_memory_beyond_its_limit_lives_on_disk(tmp_path: Path) -> None:
+    store = client_state.ClientStates(tmp_path, limit_mb=1)
+    import torch
+
+    for client in range(6):
+        store.put(client, {"x": torch.full((200_000,), float(client))})  # 0.8 MB each
+    assert len(list(tmp_path.glob("client-*"))) >= 4
+    assert [float(store.get(client)["x"][0]) for client in range(6)] == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
+    assert store._size <= 1 << 20
+
+
+def test_a_run_folder_can_be_moved(undisturbed: Path, tmp_path: Path) -> None:
+    out = tmp_path / "here"
+    _stop_after(settings(), out, rounds=2)
+    moved = tmp_path / "there"
+    out.rename(moved)
+    experiment.run(settings(), moved, resume=True)
+    assert outcome(moved) == outcome(undisturbed)
+    assert RunFolder(moved).finished
