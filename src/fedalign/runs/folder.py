@@ -19,7 +19,7 @@ import json
 import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,8 @@ class Saved:
     fingerprint: str
     weights: Arrays
     extra: Arrays
-    clients: dict[str, list[str]]  # client: [file, SHA-256] of what it remembers
+    clients: dict[str, list[str]]  # client: [file, SHA-256] of its state
+    state: Arrays = field(default_factory=dict)  # the server's own arrays, never sent
 
 
 @dataclass(frozen=True)
@@ -128,6 +129,7 @@ class RunFolder:
         name = f"server-{number:06d}-{fingerprint[:8]}.safetensors"
         arrays = {f"weights/{k}": v for k, v in server.weights.items()}
         arrays |= {f"extra/{k}": v for k, v in server.extra.items()}
+        arrays |= {f"state/{k}": v for k, v in server.state.items()}
         digest = write_atomically(self.checkpoints / name, save(arrays))
         clients = {str(m): [memory.paths[m], memory.digests[m]] for m in sorted(memory.paths)}
         state = {
@@ -181,11 +183,10 @@ class RunFolder:
                 memory.paths[int(client)], memory.digests[int(client)] = file, digest
             memory.flush(state["round"])
             self._cut_metrics(state["round"])
-            weights = {k.removeprefix("weights/"): v for k, v in arrays.items() if k.startswith("weights/")}
-            extra = {k.removeprefix("extra/"): v for k, v in arrays.items() if k.startswith("extra/")}
+            weights, extra, kept = (_group(arrays, name) for name in ("weights", "extra", "state"))
             if extra.keys() != server.extra.keys():
                 raise UserError(f"{self.path} was begun by another version, whose method kept other arrays; start anew")
-            return state["round"], replace(server, weights=weights, extra=extra)
+            return state["round"], replace(server, weights=weights, extra=extra, state=kept)
         self._cut_metrics(0)
         return 0, server
 
@@ -198,11 +199,8 @@ class RunFolder:
                     arrays = self._read_arrays(*state["server"])
                 except (OSError, ValueError, SafetensorError):
                     continue
-                parts = [
-                    {k.removeprefix(start): v for k, v in arrays.items() if k.startswith(start)}
-                    for start in ("weights/", "extra/")
-                ]
-                return Saved(state["round"], state.get("fingerprint", ""), parts[0], parts[1], state["clients"])
+                weights, extra, kept = (_group(arrays, name) for name in ("weights", "extra", "state"))
+                return Saved(state["round"], state.get("fingerprint", ""), weights, extra, state["clients"], kept)
         return None
 
     @property
@@ -267,6 +265,11 @@ class RunFolder:
     @property
     def finished(self) -> bool:
         return (self.path / "result.json").is_file()
+
+
+def _group(arrays: Arrays, name: str) -> Arrays:
+    """The arrays stored under `name/`."""
+    return {k.removeprefix(f"{name}/"): v for k, v in arrays.items() if k.startswith(f"{name}/")}
 
 
 def _digest(state: dict[str, Any]) -> str:
