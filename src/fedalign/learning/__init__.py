@@ -1,0 +1,1 @@
+"""How a model learns from clients that know different labels."""
