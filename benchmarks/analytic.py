@@ -285,9 +285,8 @@ def main() -> None:
     columns = zip(*((r.f1, r.accuracy, r.at_half, r.pooled, r.seconds) for r in results), strict=True)
     f1, accuracy, half, pooled, seconds = map(spread, columns)
     mb = statistics.mean(r.sent for r in results) / 1e6
-    print(
-        f"{args.preset} {' '.join(args.set)}: F1 {f1}, accuracy {accuracy}, at 0.5 {half}, pooled {pooled}, {seconds} s, {mb:.1f} MB"
-    )
+    print(f"{args.preset} {' '.join(args.set)}: F1 {f1}, accuracy {accuracy}, at 0.5 {half}, pooled {pooled}, ", end="")
+    print(f"{seconds} s, {mb:.1f} MB per party")
 
 
 if __name__ == "__main__":

@@ -59,6 +59,8 @@ def sums(chunks: Iterable[Tensor], y: Tensor, known: Tensor) -> Arrays:
         z = with_constant(chunk)  # (rows, d + 1)
         rows = slice(first, first + len(z))
         first += len(z)
+        if first > len(y):
+            break
         if grams is None or totals is None:
             grams = torch.zeros(1 + masks.shape[1], z.shape[1], z.shape[1], dtype=torch.float64)
             totals = torch.zeros(y.shape[1], z.shape[1], dtype=torch.float64)
