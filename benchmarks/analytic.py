@@ -135,8 +135,8 @@ def single(clients: Sequence[Client], likelihood: int, choose: str) -> tuple[Ten
     weights, note = kept[number] / temperature, f"penalty {penalty} refinements {number} temperature {temperature}"
     if likelihood:
         weights = maximum_likelihood(clients, sums, weights, penalty * CURVATURE, "single", 0.0, likelihood)
-        before, after = values[number], losses([weights])[0, list(analytic_choose.TEMPERATURES).index(1.0)]
-        note += f" likelihood {before:.4f} -> {after:.4f}"
+        after = losses([weights])[0, list(analytic_choose.TEMPERATURES).index(1.0)]
+        note += f" validation loss {values[number]:.4f} -> {after:.4f}"
     return weights, note
 
 
@@ -241,6 +241,11 @@ def run(preset: str, overrides: Sequence[str], seed: int, args: argparse.Namespa
         return metrics.scores(metrics.count(decided, data.test.y, data.test.known), data.task)
 
     found = scored(limits)
+    reliable = [
+        analytic_choose.reliability_sums(chunks(c.held), c.held_data.y, c.held_data.known, weights, data.task)
+        for c in clients
+    ]
+    note += f" calibration error on validation rows {analytic_choose.calibration_error(sum(reliable)):.3f}"
     pooled = pooled_line(clients, test, data.test, data.task) if args.pooled else float("nan")
     sent = statistics.mean(client.sent for client in clients)
     return Result(

@@ -309,6 +309,17 @@ def test_validation_losses_choose_the_better_candidate_and_its_temperature() -> 
     assert analytic_choose.best_candidate(found["losses"]) == (1, pytest.approx(0.02))
 
 
+def test_the_calibration_error_is_the_distance_of_probability_and_share() -> None:
+    """Four entries of probability 1/2, of which one is a yes: |2 - 1| / 4."""
+    weights = torch.zeros(1, 2, dtype=torch.float64)
+    y = torch.tensor([[1.0], [0], [0], [0]])
+    found = analytic_choose.reliability_sums([torch.zeros(4, 1)], y, torch.ones(4, 1).bool(), weights, "multi")
+    assert analytic_choose.calibration_error(found) == pytest.approx(0.25)
+    sure = torch.tensor([[9.0, 0], [0, 0]], dtype=torch.float64)
+    found = analytic_choose.reliability_sums([torch.ones(2, 1)], torch.eye(2), torch.ones(2, 2).bool(), sure, "single")
+    assert analytic_choose.calibration_error(found) == pytest.approx(0.5, abs=1e-3)
+
+
 def scored(rng: np.random.Generator, prior: float, known: float, rows: int) -> Tensor:
     """Histograms of one class with normal scores, known on a random share of the rows."""
     y = rng.random(rows) < prior

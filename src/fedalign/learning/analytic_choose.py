@@ -14,12 +14,13 @@ from torch import Tensor
 
 from fedalign.learning.analytic import with_constant
 from fedalign.learning.analytic_refine import entry_losses
-from fedalign.types import Arrays
+from fedalign.types import Arrays, Task
 
 TEMPERATURES = torch.tensor([0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, 0.7, 1.0, 1.4, 2.0], dtype=torch.float64)
 BINS = 400
 FINEST = 0.02  # scores much smaller than this are divided evenly, larger ones by ratio
 LARGEST = 4.0  # scores beyond are counted in the outermost bins
+SHARES = 15  # intervals of probability in the calibration error
 YES, NO, UNKNOWN = range(3)  # planes of a histogram
 
 
@@ -94,3 +95,33 @@ def ranking(counts: Tensor) -> float:
     among_all = area(counts[:, YES], counts[:, UNKNOWN]).nanmean()
     found = torch.stack([among_known, among_all]).nanmean()
     return 0.5 if bool(found.isnan()) else float(found)
+
+
+def reliability_sums(chunks: Iterable[Tensor], y: Tensor, known: Tensor, weights: Tensor, task: Task) -> Tensor:
+    """(3, SHARES) for each interval of predicted probability: entries, their probabilities and their labels, summed.
+
+    Multi-label: all known entries. Single-label: the likeliest class of each labelled row.
+    """
+    found = torch.zeros(3, SHARES, dtype=torch.float64)
+    first = 0
+    for chunk in chunks:
+        rows = slice(first, first + len(chunk))
+        first += len(chunk)
+        logits = with_constant(chunk) @ weights.T
+        if task == "single":
+            labelled = ((y[rows] > 0) & known[rows]).any(1)
+            likeliest = torch.softmax(logits[labelled], 1).max(1)
+            probability = likeliest.values
+            label = y[rows][labelled].gather(1, likeliest.indices[:, None])[:, 0]
+        else:
+            probability, label = torch.sigmoid(logits)[known[rows]], y[rows][known[rows]]
+        place = (probability * SHARES).long().clamp(max=SHARES - 1)
+        for plane, value in enumerate((torch.ones_like(probability), probability, label.to(torch.float64))):
+            found[plane].scatter_add_(0, place, value)
+    return found
+
+
+def calibration_error(sums: Tensor) -> float:
+    """The expected calibration error: how far probabilities are from the share of yes, averaged over entries."""
+    entries, probabilities, labels = sums
+    return float((probabilities - labels).abs().sum() / entries.sum().clamp(min=1))
