@@ -220,6 +220,14 @@ class ArraySpec:
     dtype: torch.dtype
     bound: float = inf
     center: Tensor | None = None  # None: 0
+    shorter: bool = False  # the first dimension may be smaller
+
+    def fits(self, value: Tensor) -> bool:
+        """Whether shape and type are as specified."""
+        shape = tuple(value.shape)
+        if self.shorter and len(shape) == len(self.shape) and shape[0] <= self.shape[0]:
+            shape = self.shape[:1] + shape[1:]
+        return shape == self.shape and value.dtype == self.dtype
 
     @property
     def size(self) -> int:

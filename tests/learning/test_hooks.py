@@ -26,9 +26,8 @@ from helpers.federations import plan, play, same, tiny
 class Counting(Algorithm):
     """Every client sends the number of its rows once; the server adds them and stops after two rounds."""
 
-    @property
-    def all_clients(self) -> bool:
-        return True
+    def participants(self, server: Server) -> list[int] | None:
+        return list(range(server.num_clients))
 
     def reply_spec(self, server: Server, round_number: int) -> ReplySpec:
         return ReplySpec({}, {"rows": ArraySpec((1,), torch.float64, 1e6)})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -23,7 +23,9 @@ NORM = 3.0  # of a row before it is scaled to length 1; each of the two parts ha
 class RandomFeatures:
     """Scaled columns, clipped, beside random features of them. Nothing is trained."""
 
-    features: Annotated[int, Field(ge=1)] = 1000  # columns and random features together
+    fixed: ClassVar[bool] = True  # fitted on sums, never trained
+
+    features: Annotated[int, Field(ge=1, le=20_000)] = 1000  # columns and random features together
     kind: Literal["relu", "fourier"] = "relu"
     width: Annotated[float, Field(gt=0)] = 1.0  # of the random weights; larger: less smooth
 
@@ -49,6 +51,10 @@ class RandomFeaturesEncoder(nn.Module):
         self.register_buffer("weight", torch.randn(drawn, shape.size, generator=generator) * scale)
         bias = torch.rand(drawn, generator=generator)
         self.register_buffer("bias", bias * 2 * math.pi if options.kind == "fourier" else 2 * bias - 1)
+
+    @property
+    def statistics_shapes(self) -> dict[str, tuple[int, ...]]:
+        return {}
 
     def statistics(self, x: Rows) -> dict[str, Tensor]:
         """Nothing: columns are scaled before they come here."""

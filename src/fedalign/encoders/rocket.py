@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
@@ -33,7 +33,9 @@ CHUNK = 4_000_000  # numbers of a convolution held at once
 class Rocket:
     """Mean and deviation over time, and random dilated kernels. Nothing is trained."""
 
-    features: Annotated[int, Field(ge=1)] = 1000  # two of each channel, the rest from kernels, two of each
+    fixed: ClassVar[bool] = True  # fitted on sums, never trained
+
+    features: Annotated[int, Field(ge=1, le=20_000)] = 1000  # two of each channel, the rest from kernels, two of each
     longest: Annotated[int, Field(ge=1)] = 128  # steps that the widest kernel spans
 
     def build(self, shape: Shape, generator: torch.Generator) -> RocketEncoder:
@@ -81,6 +83,11 @@ class RocketEncoder(nn.Module):
             ("sd", torch.ones(kernels)),
         ):
             self.register_buffer(name, value)
+
+    @property
+    def statistics_shapes(self) -> dict[str, tuple[int, ...]]:
+        kernels = len(self.mix)
+        return {"steps": (1,), "convolutions": (kernels,), "squares": (kernels,)}
 
     @torch.no_grad()
     def statistics(self, x: Rows) -> dict[str, Tensor]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
@@ -25,7 +25,9 @@ class TfIdf:
     Nothing is trained. Parties agree once on document frequencies, which are sums over their documents.
     """
 
-    features: Annotated[int, Field(ge=1)] = 2000  # most columns; the tokens in most documents are kept
+    fixed: ClassVar[bool] = True  # fitted on sums, never trained
+
+    features: Annotated[int, Field(ge=1, le=20_000)] = 2000  # most columns; the tokens in most documents are kept
     bigrams: Annotated[int, Field(ge=0)] = 0  # hash values for pairs of neighbouring tokens; 0: single tokens only
 
     def build(self, shape: Shape, generator: torch.Generator) -> TfIdfEncoder:
@@ -51,6 +53,10 @@ class TfIdfEncoder(nn.Module):
         column[1 : self.dim + 1] = torch.arange(self.dim)  # before `fit`: a vocabulary lists frequent words first
         self.register_buffer("column", column)
         self.register_buffer("idf", torch.ones(self.dim))
+
+    @property
+    def statistics_shapes(self) -> dict[str, tuple[int, ...]]:
+        return {"documents": (1,), "frequency": (self.terms,)}
 
     @torch.no_grad()
     def statistics(self, x: Rows) -> dict[str, Tensor]:

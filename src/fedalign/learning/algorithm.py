@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -27,6 +27,7 @@ from fedalign.types import Arrays, Examples, ReplySpec, Server, Task, Update, Vi
 class Algorithm:
     """FedAvg (McMahan et al., AISTATS 2017), and the options that every method shares."""
 
+    fixed_features: ClassVar[bool] = False  # the encoder is a feature map that is fitted and not trained
     one_way: ClassVar[tuple[str, ...]] = ()  # arrays of the server's `extra` that a client receives and never sends
 
     weighting: Literal["equal", "examples"] = "equal"
@@ -38,10 +39,9 @@ class Algorithm:
     def head(self) -> Head:
         return "linear"
 
-    @property
-    def all_clients(self) -> bool:
-        """Whether every client takes part in every round."""
-        return False
+    def participants(self, server: Server) -> list[int] | None:
+        """The clients that take part in the next round; None: a sample of all, drawn with the run's seed."""
+        return None
 
     def needs_class_f1(self, task: Task) -> bool:
         """Whether `observe` needs the F1 of each class on the clients' validation rows."""
@@ -50,6 +50,18 @@ class Algorithm:
     def finished(self, server: Server) -> bool:
         """Whether no further round is needed, whatever the configured number of rounds."""
         return False
+
+    def ready(self, server: Server) -> bool:
+        """Whether the model can be scored yet."""
+        return True
+
+    def thresholds(self, server: Server) -> Tensor | None:
+        """(C,) the probabilities at which the method decides in multi-label; None: 0.5."""
+        return None
+
+    def summary(self, server: Server) -> dict[str, Any]:
+        """What the method chose by itself, for result.json."""
+        return {}
 
     def shared(self, model: DualEncoder) -> tuple[str, ...]:
         """The names of the arrays that a client returns. Frozen weights and buffers are sent to it, never back."""
@@ -108,6 +120,10 @@ class Algorithm:
     def finish(self, visit: Visit) -> tuple[Arrays, Arrays]:
         """(arrays to send with the weights, the client's new state). The arrays sent are named in `reply_spec`."""
         return {}, {}
+
+    def server_step(self, model: DualEncoder, server: Server, updates: Sequence[Update]) -> Server:
+        """The server's next state. `model` has the shape of the run's model; its weights are not those of `server`."""
+        return self.aggregate(server, updates)
 
     def aggregate(self, server: Server, updates: Sequence[Update]) -> Server:
         """The server's next state, from the updates of the chosen clients in client order."""

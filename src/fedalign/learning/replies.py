@@ -76,7 +76,7 @@ def _first_fault(found: Arrays, specs: Mapping[str, ArraySpec], word: str) -> Re
         spec = specs.get(name)
         if spec is None:
             return Rejection(Reason.UNEXPECTED, f"{word} {name[:80]!r}")
-        if tuple(value.shape) != spec.shape or value.dtype != spec.dtype:
+        if not spec.fits(value):
             said = f"{word} {name!r} has shape {tuple(value.shape)} and type {value.dtype}"
             return Rejection(Reason.SHAPE_OR_TYPE, said)
         if not isfinite(largest(value)):

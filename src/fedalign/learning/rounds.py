@@ -92,11 +92,12 @@ def rounds(plan: Plan, engine: Engine, server: Server, done: int = 0) -> Iterato
     config, federation, algorithm = plan.config, plan.federation, plan.algorithm
     missed = 0
     for number in range(done + 1, config.rounds + 1):
+        server = replace(server, num_clients=len(federation.parties))  # parties may have joined
         if algorithm.finished(server):
             return
-        server = replace(server, num_clients=len(federation.parties))  # parties may have joined
-        count = len(federation.parties) if algorithm.all_clients else config.clients_per_round
-        chosen = choose(config.seed, number, len(federation.parties), count)
+        chosen = algorithm.participants(server)
+        if chosen is None:
+            chosen = choose(config.seed, number, len(federation.parties), config.clients_per_round)
         spec = algorithm.reply_spec(server, number)
         replies, rejected = accept_replies(engine.train(server, number, chosen), spec, plan)
         sent = size_of(server.weights) + size_of(server.extra)
@@ -105,14 +106,15 @@ def rounds(plan: Plan, engine: Engine, server: Server, done: int = 0) -> Iterato
             updates = [replace(update, client=reply.client) for reply, update in replies]
             if algorithm.clip_updates:
                 updates = clipped(server, updates, algorithm.clip_updates)
-            server = algorithm.aggregate(server, updates)
+            server = algorithm.server_step(plan.model, server, updates)
             engine.commit(number, [reply.client for reply, _ in replies])
         record: dict[str, object] = {"round": number, "clients": [reply.client for reply, _ in replies]}
         if rejected:
             record["refused"] = {name: short(str(rejection)) for name, rejection in rejected.items()}
         record |= traffic(sent * len(chosen), replies)
         scores = None
-        tested = engine.score(server.weights)
+        due = algorithm.ready(server) or number == config.rounds
+        tested = engine.score(server.weights, algorithm.thresholds(server)) if due else None
         if tested is not None:
             scores = metrics.scores(tested, federation.task)
             record |= describe(scores)
