@@ -122,8 +122,10 @@ def step(model: DualEncoder, server: Server, updates: Sequence[Update], options:
     flags = torch.zeros(server.num_clients, dtype=torch.bool)
     flags[held(server)] = True
     server = _extra(server, held=flags)
-    if new or stage in (Stage.SUMS, Stage.DONE):
+    if new or stage is Stage.SUMS:
         return _first(server, options)
+    if stage is Stage.DONE:  # a client is awaited and did not answer
+        return server
     answers = [update.extra for update in updates]
     return {
         Stage.CANDIDATES: _after_candidates,
