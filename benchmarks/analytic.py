@@ -26,7 +26,7 @@ from fedalign.learning.analytic_solve import solve
 from fedalign.types import Examples, Federation, Rows, size_of, take
 
 MAPS: dict[str, Any] = {"tokens": TfIdf, "series": Rocket, "features": RandomFeatures}
-PENALTIES = {"single": (0.01, 0.03, 0.1, 0.3, 1.0), "multi": (0.1, 0.3, 1.0, 3.0)}
+PENALTIES = (0.01, 0.03, 0.1, 0.3, 1.0)
 OMEGAS = (0.03, 0.1, 0.3, 1.0)
 OMEGA = 0.1  # while the penalty is chosen
 FIRST = 0.1  # penalty of the first solution of single-label data
@@ -117,10 +117,10 @@ def single(clients: Sequence[Client], likelihood: int, choose: str) -> tuple[Ten
 
     start = solve(sums, 0.0, FIRST).extended
     wanted = expected(start)
-    tried = [start, *(solve(sums, 1.0, penalty, wanted).extended for penalty in PENALTIES["single"])]
+    tried = [start, *(solve(sums, 1.0, penalty, wanted).extended for penalty in PENALTIES)]
     found = losses(tried).min(1).values
     best = int(found[1:].argmin())
-    penalty = PENALTIES["single"][best]
+    penalty = PENALTIES[best]
     kept = [start, tried[best + 1]]
     for _ in range(REFINEMENTS - 1):
         kept.append(solve(sums, 1.0, penalty, expected(kept[-1])).extended)
@@ -178,7 +178,7 @@ def multi(clients: Sequence[Client]) -> tuple[Tensor, Tensor, analytic_priors.Pr
             scores[penalty, omega] = analytic_choose.ranking(tried[penalty, omega][1])
         return max(scores, key=lambda key: scores[key])
 
-    penalty, _ = best([(penalty, OMEGA) for penalty in PENALTIES["multi"]])
+    penalty, _ = best([(penalty, OMEGA) for penalty in PENALTIES])
     chosen = best([(penalty, omega) for omega in OMEGAS if omega != OMEGA])
     weights, held = tried[chosen]
     parts = [analytic_choose.histograms(chunks(c.train), c.data.y, c.data.known, weights) for c in clients]
@@ -202,7 +202,7 @@ def pooled_line(clients: Sequence[Client], test: Tensor, truth: Examples, task: 
     ]
     sums = analytic.total(every)
     found = []
-    for penalty in PENALTIES[task]:
+    for penalty in PENALTIES:
         scores = analytic.with_constant(test) @ solve(sums, 0.0, penalty).extended.T
         if task == "single":
             decided = metrics.decide(scores, "single")
