@@ -6,6 +6,7 @@ python benchmarks/analytic.py r8-8 --set dataset.min_count=20 --seeds 4321 4322 
 from __future__ import annotations
 
 import argparse
+import math
 import statistics
 import time
 from collections.abc import Iterator, Sequence
@@ -261,6 +262,8 @@ def run(preset: str, overrides: Sequence[str], seed: int, args: argparse.Namespa
 
 
 def spread(values: Sequence[float]) -> str:
+    if math.isnan(values[0]):
+        return "not measured"
     deviation = statistics.stdev(values) if len(values) > 1 else 0.0
     return f"{statistics.mean(values):.1f} ± {deviation:.1f}"
 
