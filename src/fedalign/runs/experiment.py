@@ -155,7 +155,7 @@ def run(
             callbacks.on_round(now, seconds)
         result = summary(prepared, folder.records())
         thresholds = final_checks(prepared, engine, server.weights, result, callbacks.on_warning)
-        folder.finish(server.weights, label_card(prepared, thresholds).as_json(), result)
+        folder.finish(server.weights, label_card(prepared, thresholds), result)
     return result
 
 
