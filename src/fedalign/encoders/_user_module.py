@@ -63,19 +63,17 @@ def checked_options(kind: type) -> type:
     def build(self: Any, shape: Shape, generator: torch.Generator) -> nn.Module:
         with seeded(generator.initial_seed()):
             try:
-                module: Any = kind.build(self, shape, generator)  # type: ignore[attr-defined]
+                built: Any = kind.build(self, shape, generator)  # type: ignore[attr-defined]
             except UserError:
                 raise
             except Exception as error:
                 raise UserError(f"{kind.__name__} cannot be built: {type(error).__name__}: {error}") from error
-            if not isinstance(module, nn.Module):
-                raise UserError(
-                    f"{kind.__name__} builds {type(module).__name__}; `build` must return a torch.nn.Module"
-                )
-            width = checked(module, shape)
-            if not hasattr(module, "dim"):
-                module.dim = width
-        return module
+            if not isinstance(built, nn.Module):
+                raise UserError(f"{kind.__name__} builds {type(built).__name__}; `build` must return an nn.Module")
+            width = checked(built, shape)
+            if not hasattr(built, "dim"):
+                built.dim = width  # type: ignore[assignment]
+        return built
 
     frozen = kind.__dataclass_params__.frozen  # type: ignore[attr-defined]
     made = type(kind.__name__, (kind,), {"build": build, "__module__": kind.__module__, "__doc__": kind.__doc__})
