@@ -417,7 +417,7 @@ def test_a_value_out_of_range_is_named(name: str, options: dict[str, Any], messa
 
 
 def test_complement_is_refused_where_rows_have_several_classes() -> None:
-    with pytest.raises(UserError, match="needs one class a row"):
+    with pytest.raises(UserError, match="needs one class per row"):
         plan("fedavg", "multi", algorithm__complement=True).start()
 
 

@@ -118,7 +118,7 @@ def tell_what_leaves(path: Path, given: Path | None, party: str, as_json: bool) 
 def print_leaving(found: Preview, path: Path) -> None:
     from fedalign.flower.preview import CAVEATS, NEVER
 
-    offer, update = found.offer, found.update
+    offer = found.offer
     output.print(f"[bold]What leaves this machine when {escape(shown(path.name))} takes part[/]", soft_wrap=True)
     output.print("\n[bold]Once, before the first round[/]")
     output.print(f"  the party's name, by default that of its file: {escape(shown(offer.party))}", soft_wrap=True)
@@ -132,15 +132,13 @@ def print_leaving(found: Preview, path: Path) -> None:
         output.print(f"  {len(offer.words):,} words with their counts, each used often enough (dataset.min_count)")
     elif offer.kind == "text":
         output.print("  no word: words are hashed on this machine")
-    output.print(f"\n[bold]In each round it takes part in: {found.bytes_of_update:,} bytes of weights[/]")
-    for group, arrays in found.arrays.items():
-        for name, value in arrays.items():
-            shape = " x ".join(map(str, value.shape)) or "1"
-            label = name if group == "weights" else f"{name} ({group})"
-            output.print(f"  {escape(label)}: {shape}", soft_wrap=True)
-    output.print(
-        f"  the number of its training rows with a class ({update.num_examples:,}), and a yes or no for each class"
-    )
+    for when, spec in found.replies.items():
+        output.print(f"\n[bold]{when.capitalize()}: {spec.size:,} bytes[/]")
+        for group, arrays in (("", spec.weights), (" (extra)", spec.extra)):
+            for name, value in arrays.items():
+                shape = " x ".join(map(str, value.shape)) or "1"
+                output.print(f"  {escape(name + group)}: {shape}", soft_wrap=True)
+        output.print(f"  the number of its labelled training rows ({found.num_examples:,}), and its classes")
     output.print(f"  classes of other parties add a row each to the arrays with {found.classes} rows")
     when = "After each round, and at the end" if found.every_round_counts else "When the server asks for scores"
     output.print(f"\n[bold]{when}[/]")

@@ -162,7 +162,7 @@ def renew(folder: Path, plan: Plan) -> None:
     run = RunFolder(folder)
     saved = run.newest()
     if saved is not None and saved.fingerprint == experiment.fingerprint(plan, absent=True):
-        server = replace(plan.start(), weights=saved.weights, extra=saved.extra)
+        server = replace(plan.start(), weights=saved.weights, extra=saved.extra, state=saved.state)
         with run.lock():
             run.commit(saved.round, server, ClientStates(run.checkpoints, 1), experiment.fingerprint(plan))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,12 +25,10 @@ from fedalign.inputs import Features, Inputs, Text
 from fedalign.labels import vectors
 from fedalign.labels.names import allowed, normalised
 from fedalign.labels.settings import Labels
-from fedalign.learning import metrics
+from fedalign.learning import metrics, scoring
 from fedalign.learning.model import DualEncoder, LabelEncoder, probabilities
 from fedalign.system.allocation import keep_freed_memory
-from fedalign.types import Rows, Sequences, Task, take
-
-CHUNK = 256  # rows scored at once by a thread
+from fedalign.types import Rows, Sequences, Task
 
 
 @dataclass(frozen=True)
@@ -95,28 +93,14 @@ class Model:
         Raises `NotFiniteError` with the place of the first row whose scores are not finite numbers.
         """
         keep_freed_memory()
-        order = torch.arange(len(x))
-        if isinstance(x, Sequences):
-            order = x.lengths.argsort(descending=True, stable=True)  # rows of similar length together
-        result = torch.empty(len(x), len(self.label_names))
-        parts = list(order.split(CHUNK)) if len(x) else []
-
-        def score(part: Tensor) -> Tensor:
-            with torch.no_grad():
-                return self.network(take(x, part))
-
-        if len(parts) < 2:
-            found: Iterable[Tensor] = map(score, parts)
-        else:
-            before = torch.get_num_threads()
-            try:
-                with ThreadPoolExecutor(_cores(), initializer=torch.set_num_threads, initargs=(1,)) as pool:
-                    found = list(pool.map(score, parts))
-            finally:
-                torch.set_num_threads(before)  # threads started later take the number that was set last
-        for part, values in zip(parts, found, strict=True):
-            result[part] = values
-        return check_finite(result)
+        if len(x) <= scoring.CHUNK:
+            return check_finite(scoring.logits(self.network, x))
+        before = torch.get_num_threads()
+        try:
+            with ThreadPoolExecutor(_cores(), initializer=torch.set_num_threads, initargs=(1,)) as pool:
+                return check_finite(scoring.logits(self.network, x, pool))
+        finally:
+            torch.set_num_threads(before)  # threads started later take the number that was set last
 
     def prepared(self, rows: Any) -> Rows:
         """Raw rows as the network reads them. Steps without a value at the end of a recording are padding, as in

@@ -21,6 +21,7 @@ from torch.nn import functional as F
 from fedalign.errors import UserError
 from fedalign.inference.finite import check_finite
 from fedalign.labels.settings import Labels
+from fedalign.learning import scoring
 from fedalign.learning.model import DualEncoder, LabelEncoder
 from fedalign.types import Rows
 
@@ -62,9 +63,8 @@ def mean_bias(head: LabelEncoder) -> Tensor | None:
 
 def from_examples(model: DualEncoder, x: Rows, first: Tensor | None, others: Rows | None = None) -> Tensor:
     """(d,) class vector that gives the examples the new class and lets the known classes keep their rows."""
-    with torch.no_grad():
-        z, rest = check_finite(model.encode(x)), None if others is None else check_finite(model.encode(others))
-    return fitted(model, z, first, rest)
+    z = check_finite(scoring.encode(model, x))
+    return fitted(model, z, first, None if others is None else check_finite(scoring.encode(model, others)))
 
 
 def fitted(model: DualEncoder, z: Tensor, first: Tensor | None, others: Tensor | None = None) -> Tensor:

@@ -37,7 +37,7 @@ from fedalign.ingest.formats import (
 from fedalign.ingest.offer import Agreement, TextSettings
 from fedalign.labels.names import allowed, normalised
 from fedalign.randomness import numpy_generator
-from fedalign.types import Examples, Federation, Party, Task, pooled
+from fedalign.types import Examples, Federation, Party, Task, concatenate
 
 # data in a form that is not read: better said than passed over
 UNREAD = re.compile(
@@ -163,7 +163,7 @@ class Files:
             tested: Examples | None = examples(rows, agreed.label_names, agreed)
         else:
             own = [party.test for party in parties if party.test is not None]
-            tested = pooled(own) if own else None
+            tested = concatenate(own) if own else None
         return Federation(agreed.task, agreed.label_names, parties, agreed.inputs, tested)
 
     # --- parties --------------------------------------------------------------------------------------------------

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import torch
 
-from fedalign.engines.local import cores, steps_of
+from fedalign.engines.local import cores
 from fedalign.learning import losses
 from fedalign.learning.local_training import ModelPair, train_client
 from fedalign.learning.rounds import Plan
+from fedalign.learning.scoring import steps_of
 from fedalign.report.facts import Rebuilder
 from fedalign.runs.folder import RunFolder
 from fedalign.runs.grid import Cell
-from fedalign.types import Examples
+from fedalign.types import Examples, take
 
 ROWS = 256  # test rows scored
 
@@ -83,7 +83,7 @@ def _seconds(work: Callable[[], object]) -> float:
 def _work(data: Examples, plan: Plan) -> float:
     """Steps of the rows that carry a loss, which are what an epoch costs."""
     rows = losses.rows_with_loss(data, plan.federation.task)
-    return float(steps_of(replace(data).take(rows.nonzero().flatten())))
+    return float(steps_of(take(data.x, rows.nonzero().flatten())))
 
 
 def in_words(seconds: float) -> str:

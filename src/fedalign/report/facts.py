@@ -23,11 +23,12 @@ import fedalign
 from fedalign import registry
 from fedalign.config import Config
 from fedalign.data.downloads import data_folder
-from fedalign.engines.local import chunks, cores
+from fedalign.engines.local import cores
 from fedalign.errors import UserError
 from fedalign.learning import metrics
 from fedalign.learning.model import DualEncoder
 from fedalign.learning.rounds import Plan
+from fedalign.learning.scoring import chunks
 from fedalign.report.load import StoredRun, first_of
 from fedalign.runs import experiment
 from fedalign.runs.folder import RunFolder
@@ -93,7 +94,7 @@ def over_rows(
 ) -> Tensor:
     """(n, width) what `look` gives for all rows, in a few threads with one core and one copy of the model each."""
     found = torch.zeros(len(rows), width)
-    parts, workers = chunks(rows), cores()
+    parts, workers = chunks(rows.x), cores()
 
     def work(mine: int) -> None:
         own = model.clone()

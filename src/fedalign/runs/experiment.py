@@ -28,10 +28,11 @@ from fedalign.learning.model import DualEncoder, LabelEncoder, random_rows
 from fedalign.learning.rounds import Engine, Plan, Round, describe, rounds
 from fedalign.randomness import torch_generator
 from fedalign.runs.folder import RunFolder
-from fedalign.types import Arrays, Examples, Federation, Pool, Sequences
+from fedalign.types import Examples, Federation, Pool, Sequences, Server
 
 COLUMNS = ("text", "features", "series", "id", "time", "layout", "label", "labels", "separator", "label_columns",
            "label_prefix", "other", "client", "missing")  # fmt: skip
+FEATURE_MAPS = {"tokens": "tfidf", "series": "rocket", "features": "random_features"}
 LAST = 10  # rounds averaged in a result, because single rounds swing
 
 
@@ -108,7 +109,20 @@ def plan(config: Config, data: Federation | None = None) -> Plan:
     if config.thresholds and data.task == "single":
         raise UserError("thresholds are for multi-label data; a single-label row gets its likeliest class")
     algorithm = registry.build("algorithms", config.algorithm.name, config.algorithm.options)
+    if algorithm.fixed_features:
+        config = with_feature_map(config, data.inputs.shape)
     return Plan(config, data, algorithm, model(config, data, algorithm.head))
+
+
+def with_feature_map(config: Config, shape: Shape) -> Config:
+    """The configuration with a fixed feature map for this kind of rows, unless its encoder is one already."""
+    options = registry.build("encoders", config.encoder.name, config.encoder.options)
+    if getattr(options, "fixed", False):
+        return config
+    name = FEATURE_MAPS[shape.kind]
+    chosen = registry.build("encoders", name, {})
+    filled = {key: getattr(chosen, key) for key in registry.option_names(type(chosen))}
+    return config.model_copy(update={"encoder": registry.Choice(name=name, **filled)})
 
 
 def model(config: Config, data: Federation, head: str) -> DualEncoder:
@@ -141,8 +155,10 @@ def run(
     callbacks = callbacks or RunCallbacks()
     if resume:
         folder = RunFolder.existing(out)
-        folder.check_same(config)
     prepared = prepared or plan(config)
+    config = prepared.config  # with the feature map that suits the rows
+    if resume:
+        folder.check_same(config)
     first = prepared.start()  # says what does not fit before a folder is made
     if opened is None:
         check_simulated(prepared, callbacks.on_warning)
@@ -171,7 +187,10 @@ def run(
             folder.note_time(now.number, seconds)
             callbacks.on_round(now, seconds)
         result = summary(prepared, folder.records())
-        thresholds = final_checks(prepared, engine, server.weights, result, callbacks.on_warning)
+        chosen = prepared.algorithm.summary(server)
+        if chosen:
+            result["chosen"] = chosen | true_priors(prepared)
+        thresholds = final_checks(prepared, engine, server, result, callbacks.on_warning)
         folder.finish(server.weights, label_card(prepared, thresholds), result)
     return result
 
@@ -197,18 +216,35 @@ def check_simulated(prepared: Plan, warn: Callable[[str], None]) -> None:
         )
 
 
+def true_priors(prepared: Plan) -> dict[str, Any]:
+    """The share of positive rows of each class over all parties, which only a simulation knows (multi-label)."""
+    truth = [party.truth for party in prepared.federation.parties if party.truth is not None]
+    if prepared.federation.task == "single" or len(truth) < len(prepared.federation.parties):
+        return {}
+    yes = torch.stack([(part.y * part.known).sum(0) for part in truth]).sum(0)
+    known = torch.stack([part.known.sum(0) for part in truth]).sum(0).clamp(min=1)
+    return {"true_priors": [round(float(p), 6) for p in yes / known]}
+
+
 def final_checks(
-    prepared: Plan, engine: Engine, weights: Arrays, result: dict[str, Any], warn: Callable[[str], None]
+    prepared: Plan, engine: Engine, server: Server, result: dict[str, Any], warn: Callable[[str], None]
 ) -> torch.Tensor | None:
     """Adds the score on validation rows and, if asked for, thresholds chosen there and what they do on test rows.
     Parties may be gone by then; the model is worth keeping without these."""
-    task = prepared.federation.task
+    task, weights = prepared.federation.task, server.weights
+    decided = prepared.algorithm.thresholds(server)
+    if decided is not None:
+        at_half = engine.score(weights)
+        result["thresholds"] = {"values": [round(float(t), 4) for t in decided]}
+        if at_half is not None:
+            found = metrics.scores(at_half, task)
+            result["at_half"] = {"f1": found.f1, "accuracy": found.accuracy}
     held = engine.validate(weights)
     if held is not None:
         checked = metrics.scores(held, task)
         result["validation"] = {"f1": checked.f1, "accuracy": checked.accuracy}
-    if not prepared.config.thresholds:
-        return None
+    if not prepared.config.thresholds or decided is not None:
+        return decided
     counts = None if held is None else engine.validate(weights, metrics.GRID)
     if counts is None:
         warn("nobody counted on validation rows at the end, so the model has no thresholds and decides at 0.5")

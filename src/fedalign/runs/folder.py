@@ -19,12 +19,13 @@ import json
 import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
 from safetensors.torch import load, save
+from torch import Tensor
 
 from fedalign.config import Config, to_toml
 from fedalign.errors import UserError
@@ -32,10 +33,11 @@ from fedalign.inference.card import ModelCard
 from fedalign.inference.storage import write_model
 from fedalign.learning.client_state import ClientStates
 from fedalign.system.files import sync_folder, write_atomically
-from fedalign.types import Arrays, Server
+from fedalign.types import Arrays, Server, size_of
 
 FORMAT = 1
 STATE, PREVIOUS = "state.json", "state.previous.json"
+LARGE = 1 << 16  # bytes from which an array of the server's state has a file of its own
 KEYS = {"format", "round", "fingerprint", "server", "clients"}  # of a state
 
 
@@ -47,12 +49,16 @@ class Saved:
     fingerprint: str
     weights: Arrays
     extra: Arrays
-    clients: dict[str, list[str]]  # client: [file, SHA-256] of what it remembers
+    clients: dict[str, list[str]]  # client: [file, SHA-256] of its state
+    state: Arrays = field(default_factory=dict)  # the server's own arrays, never sent
 
 
 @dataclass(frozen=True)
 class RunFolder:
+    """A run's folder, and which large arrays of the server's state are on disk already."""
+
     path: Path
+    written: dict[str, tuple[Tensor, str, str]] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def checkpoints(self) -> Path:
@@ -130,6 +136,8 @@ class RunFolder:
         name = f"server-{number:06d}-{fingerprint[:8]}.safetensors"
         arrays = {f"weights/{k}": v for k, v in server.weights.items()}
         arrays |= {f"extra/{k}": v for k, v in server.extra.items()}
+        large = {k: v for k, v in server.state.items() if size_of({k: v}) > LARGE}
+        arrays |= {f"state/{k}": v for k, v in server.state.items() if k not in large}
         digest = write_atomically(self.checkpoints / name, save(arrays))
         clients = {str(m): [memory.paths[m], memory.digests[m]] for m in sorted(memory.paths)}
         state = {
@@ -139,11 +147,21 @@ class RunFolder:
             "server": [name, digest],
             "clients": clients,
         }
+        if large:
+            state["state"] = {name: self._write_once(name, value, number) for name, value in large.items()}
         newest = self.checkpoints / STATE
         if self._read_state(STATE):  # a damaged one must not take the place of an intact one
             newest.replace(self.checkpoints / PREVIOUS)
         write_atomically(newest, json.dumps({**state, "sha256": _digest(state)}))
         self._sweep()
+
+    def _write_once(self, name: str, value: Tensor, number: int) -> list[str]:
+        """[file, SHA-256] of a large array, which is written only when it has changed."""
+        known = self.written.get(name)
+        if known is None or known[0] is not value:
+            file = f"state-{hashlib.sha256(name.encode()).hexdigest()[:12]}-{number:06d}.safetensors"
+            self.written[name] = (value, file, write_atomically(self.checkpoints / file, save({"value": value})))
+        return list(self.written[name][1:])
 
     def _sweep(self) -> None:
         """Removes files that neither the newest nor the previous state names."""
@@ -153,6 +171,7 @@ class RunFolder:
             if state:
                 wanted.add(state["server"][0])
                 wanted.update(file for file, _ in state["clients"].values())
+                wanted.update(file for file, _ in state.get("state", {}).values())
         for path in self.checkpoints.iterdir():
             if path.name not in wanted and not path.name.startswith("."):
                 path.unlink()
@@ -170,7 +189,7 @@ class RunFolder:
             if state["fingerprint"] != fingerprint:
                 raise UserError(f"the data or label vectors of {self.path} have changed since it was begun; start anew")
             try:
-                arrays = self._read_arrays(*state["server"])
+                arrays = self._read_arrays(*state["server"]) | self._read_large(state)
                 # files of earlier rounds were checked then, and are checked again when they are next needed
                 before = (self._read_state(PREVIOUS) or {"clients": {}})["clients"] if name == STATE else {}
                 for client, (file, digest) in state["clients"].items():
@@ -183,11 +202,10 @@ class RunFolder:
                 memory.paths[int(client)], memory.digests[int(client)] = file, digest
             memory.flush(state["round"])
             self._cut_metrics(state["round"])
-            weights = {k.removeprefix("weights/"): v for k, v in arrays.items() if k.startswith("weights/")}
-            extra = {k.removeprefix("extra/"): v for k, v in arrays.items() if k.startswith("extra/")}
+            weights, extra, kept = (_group(arrays, name) for name in ("weights", "extra", "state"))
             if extra.keys() != server.extra.keys():
                 raise UserError(f"{self.path} was begun by another version, whose method kept other arrays; start anew")
-            return state["round"], replace(server, weights=weights, extra=extra)
+            return state["round"], replace(server, weights=weights, extra=extra, state=kept)
         self._cut_metrics(0)
         return 0, server
 
@@ -197,14 +215,11 @@ class RunFolder:
             state = self._read_state(name)
             if state is not None:
                 try:
-                    arrays = self._read_arrays(*state["server"])
+                    arrays = self._read_arrays(*state["server"]) | self._read_large(state)
                 except (OSError, ValueError, SafetensorError):
                     continue
-                parts = [
-                    {k.removeprefix(start): v for k, v in arrays.items() if k.startswith(start)}
-                    for start in ("weights/", "extra/")
-                ]
-                return Saved(state["round"], state.get("fingerprint", ""), parts[0], parts[1], state["clients"])
+                weights, extra, kept = (_group(arrays, name) for name in ("weights", "extra", "state"))
+                return Saved(state["round"], state.get("fingerprint", ""), weights, extra, state["clients"], kept)
         return None
 
     @property
@@ -218,7 +233,7 @@ class RunFolder:
         try:
             state = json.loads((self.checkpoints / name).read_text(encoding="utf-8"))
             digest = state.pop("sha256", None)
-            intact = state.keys() == KEYS and state["format"] == FORMAT and digest in (None, _digest(state))
+            intact = state.keys() - {"state"} == KEYS and state["format"] == FORMAT and digest in (None, _digest(state))
             return state if intact else None
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
@@ -228,6 +243,14 @@ class RunFolder:
         if hashlib.sha256(data).hexdigest() != digest:
             raise ValueError(f"{name} does not match its SHA-256")
         return data
+
+    def _read_large(self, state: dict[str, Any]) -> Arrays:
+        """The large arrays of the server's state, by their names in a checkpoint."""
+        found: Arrays = {}
+        for name, (file, digest) in state.get("state", {}).items():
+            found[f"state/{name}"] = self._read_arrays(file, digest)["value"]
+            self.written[name] = (found[f"state/{name}"], file, digest)
+        return found
 
     def _read_arrays(self, name: str, digest: str) -> Arrays:
         return load(self._read_bytes(name, digest))
@@ -268,6 +291,11 @@ class RunFolder:
     @property
     def finished(self) -> bool:
         return (self.path / "result.json").is_file()
+
+
+def _group(arrays: Arrays, name: str) -> Arrays:
+    """The arrays stored under `name/`."""
+    return {k.removeprefix(f"{name}/"): v for k, v in arrays.items() if k.startswith(f"{name}/")}
 
 
 def _digest(state: dict[str, Any]) -> str:
