@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fedalign import config
-from fedalign.errors import UserError
+from fedalign.errors import RenamedSettingWarning, UserError
 from fedalign.runs import grid
 from fedalign.runs.folder import RunFolder
 from helpers.federations import script
@@ -218,3 +218,31 @@ def test_a_run_begun_with_a_relative_path_is_the_same_in_its_working_folder(
     old.keep(config.load("runs/old/config.toml"))  # as resuming does; from then on the folder does not matter
     monkeypatch.chdir(here.parent)
     old.check_same(config.load("here/mine.toml"))
+
+
+# --- names that have changed ------------------------------------------------------------------------------------------
+
+OLD = '[algorithm]\nname = "fedavg"\nowner_rows = true\n'
+RENAMED = "algorithm.owner_rows is now called algorithm.average_over_owners"
+
+
+def test_an_old_key_is_read_under_its_new_name(tmp_path: Path) -> None:
+    new = config.load("synthetic", ["algorithm.name=fedavg", "algorithm.average_over_owners=true"]).algorithm
+    for read in (
+        lambda: config.load(write(tmp_path, OLD)),
+        lambda: config.load("synthetic", ["algorithm.name=fedavg", "algorithm.owner_rows=true"]),
+        lambda: config.load("synthetic", ["algorithm.name=fedavg"], **{"algorithm.owner_rows": True}),
+        lambda: config.changed({}, {"algorithm.name": "fedavg", "algorithm.owner_rows": True}),
+        lambda: config.from_table(tomllib.loads(OLD)),
+    ):
+        with pytest.warns(RenamedSettingWarning, match=RENAMED) as caught:
+            assert read().algorithm == new
+        assert len(caught) == 1
+
+
+def test_a_new_name_overrides_the_old_one_of_a_file_and_both_in_one_file_are_refused(tmp_path: Path) -> None:
+    with pytest.warns(RenamedSettingWarning, match=RENAMED):
+        found = config.load(write(tmp_path, OLD), ["algorithm.average_over_owners=false"])
+    assert found.algorithm.options["average_over_owners"] is False
+    with pytest.raises(UserError, match=r"is now algorithm.average_over_owners, and both are set; remove"):
+        config.load(write(tmp_path, OLD + "average_over_owners = true\n"))

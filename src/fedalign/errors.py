@@ -1,4 +1,4 @@
-"""Mistakes a person can mend, and the sentence that tells how."""
+"""Errors that a user can fix. The message is one sentence that names the fix."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ from collections.abc import Iterable
 
 
 class UserError(Exception):
-    """A mistake in what the user gave; the message names the fix. The command line prints it and exits with 2."""
+    """A mistake in what the user gave. The command line prints the message and exits with 2."""
+
+
+class RenamedSettingWarning(FutureWarning):
+    """A setting has a new name; the old one is still read. The command line prints it as one line."""
 
 
 def nearest(word: str, words: Iterable[str]) -> str:
-    """A hint such as `; did you mean fedprox?`, or the list of what there is when nothing is near."""
+    """A hint such as `; did you mean fedprox?`, or the list of all words if none is similar."""
     words = sorted(words)
     folded = {other.casefold(): other for other in words}
     close = difflib.get_close_matches(word, words, n=1, cutoff=0.6)

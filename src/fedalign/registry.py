@@ -75,12 +75,15 @@ def find(room: str, name: str, trust_code: bool = True) -> Any:
 
 
 def _fitted(room: str, thing: Any, name: str) -> Any:
-    """The thing itself, or for a plain torch module a dataclass of its options."""
-    if room != "encoders" or dataclasses.is_dataclass(thing):
+    """The thing itself. An encoder from outside of this package becomes one whose module is seeded and checked."""
+    if room != "encoders" or getattr(thing, "__module__", "").startswith("fedalign.encoders."):
         return thing
     if not isinstance(thing, type):
         raise UserError(f"{name} is no class; name a class")
-    return importlib.import_module("fedalign.encoders._user_module").options_of(thing)
+    user_module = importlib.import_module("fedalign.encoders._user_module")
+    if dataclasses.is_dataclass(thing) and hasattr(thing, "build"):
+        return user_module.checked_options(thing)
+    return user_module.options_of(thing)
 
 
 def _from_path(path: Path, word: str) -> Any:

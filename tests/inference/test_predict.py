@@ -492,7 +492,7 @@ def test_a_card_takes_names_for_words_only() -> None:
 
     model = Model.load(run_of("machines"))
     name = "<script>alert(1)</script> | [x](http://x) `y`"
-    hostile = model.with_row(name, torch.zeros(model.network.anchors().shape[1]))
+    hostile = model.with_class_vector(name, torch.zeros(model.network.anchors().shape[1]))
     text = card(hostile, {}, {}, onnx=False)
     assert "<script>" not in text
     assert "[x](" not in text

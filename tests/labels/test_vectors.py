@@ -108,7 +108,7 @@ def test_the_same_seed_gives_the_same_bytes_in_another_process(table: Path) -> N
     program = (
         "import hashlib, sys\n"
         "from fedalign.labels import vectors\n"
-        "from fedalign.config import Labels\n"
+        "from fedalign.labels.settings import Labels\n"
         "v = vectors.make(['a', 'b', 'c'], 48, Labels(source='table', file=sys.argv[1], walks=20), 7)\n"
         "print(hashlib.sha256(v.numpy().tobytes()).hexdigest())"
     )

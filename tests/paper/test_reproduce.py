@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from fedalign import config as configs
+from fedalign.config import sources
 from fedalign.errors import UserError
 from fedalign.paper import estimate, published, settings, side_by_side, similarity, studies, tsne
 from fedalign.report.facts import Rebuilder
@@ -28,9 +29,10 @@ from helpers.federations import plan, tiny
 def preset(monkeypatch: pytest.MonkeyPatch) -> str:
     """A setting of a second, known as a preset."""
     table = tiny("fedalign", rounds=2, clients_per_round=4).model_dump(mode="json", exclude_none=True)
-    known, real = configs.presets(), configs._read
-    monkeypatch.setattr(configs, "presets", lambda: [*known, "tiny"])
-    monkeypatch.setattr(configs, "_read", lambda source: deepcopy(table) if source == "tiny" else real(source))
+    known, real = configs.presets(), sources._read
+    for module in (configs, sources):
+        monkeypatch.setattr(module, "presets", lambda: [*known, "tiny"])
+    monkeypatch.setattr(sources, "_read", lambda source: deepcopy(table) if source == "tiny" else real(source))
     monkeypatch.setattr(estimate, "per_round", lambda _: 0.01)  # which has a test of its own
     return "tiny"
 

@@ -14,6 +14,7 @@ import torch
 
 from fedalign.config import Config, to_toml
 from fedalign.errors import UserError
+from fedalign.inference import storage
 from fedalign.learning import client_state
 from fedalign.runs import experiment, folder
 from fedalign.runs.folder import RunFolder
@@ -90,7 +91,7 @@ def test_a_crash_at_any_write_is_harmless(algorithm: str, tmp_path: Path, monkey
             raise Crash
         return real(path, content)
 
-    for module in (client_state, folder):
+    for module in (client_state, folder, storage):
         monkeypatch.setattr(module, "write_atomically", writes)
     fail_at = 0
     experiment.run(config, tmp_path / "counted")

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from fedalign.errors import UserError
+from fedalign.inference.finite import NotFiniteError, check_rows
 from fedalign.inference.model import Model
 from fedalign.ingest import agree
 from fedalign.ingest.columns import Reading, Records, limited, read
@@ -96,7 +97,14 @@ def predictions(
             if isinstance(rows, Sequences) and limit is not None:
                 for number in records.numbers[(rows.lengths >= limit).numpy()].tolist():
                     cut(int(number))
-            yield Prediction(records.numbers, model.logits(rows), records)
+            try:
+                logits = model.logits_of_prepared(check_rows(rows))
+            except NotFiniteError as error:
+                raise UserError(
+                    f"{table.file}, row {records.numbers[error.place]} holds a number that is far too large; leave the "
+                    "cell empty for a missing value"
+                ) from error
+            yield Prediction(records.numbers, logits, records)
 
 
 def longest(model: Model) -> int | None:

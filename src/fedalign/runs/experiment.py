@@ -86,6 +86,23 @@ def federation(config: Config) -> Federation:
     return loaded if kind == "none" else partition.centralised(loaded)
 
 
+def with_data_seed(config: Config, seed: int) -> Config:
+    """The configuration with the data that another seed gives, for a run whose data were divided before its seed was
+    chosen."""
+    if config.seed == seed:
+        return config
+    changes: dict[str, Any] = {}
+    dataset = registry.build("datasets", config.dataset.name, config.dataset.options)
+    if hasattr(dataset, "for_seed"):
+        dataset = dataset.for_seed(seed)
+        options = {key: getattr(dataset, key) for key in registry.option_names(type(dataset))}
+        options = {key: value for key, value in options.items() if value is not None}
+        changes["dataset"] = registry.Choice(name=config.dataset.name, **options)
+    if config.partition.seed is None and config.partition.kind not in ("none", "centralised"):
+        changes["partition"] = config.partition.model_copy(update={"seed": seed})
+    return config.model_copy(update=changes)
+
+
 def plan(config: Config, data: Federation | None = None) -> Plan:
     """Everything a run needs; server and clients build the same one from the same configuration."""
     data = federation(config) if data is None else data
@@ -174,7 +191,7 @@ def run(
         if chosen:
             result["chosen"] = chosen | true_priors(prepared)
         thresholds = final_checks(prepared, engine, server, result, callbacks.on_warning)
-        folder.finish(server.weights, label_card(prepared, thresholds).as_json(), result)
+        folder.finish(server.weights, label_card(prepared, thresholds), result)
     return result
 
 

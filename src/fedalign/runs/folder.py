@@ -29,6 +29,8 @@ from torch import Tensor
 
 from fedalign.config import Config, to_toml
 from fedalign.errors import UserError
+from fedalign.inference.card import ModelCard
+from fedalign.inference.storage import write_model
 from fedalign.learning.client_state import ClientStates
 from fedalign.system.files import sync_folder, write_atomically
 from fedalign.types import Arrays, Server, size_of
@@ -271,9 +273,8 @@ class RunFolder:
         with (self.path / "timing.jsonl").open("a", encoding="utf-8") as stream:
             stream.write(json.dumps({"round": number, "seconds": round(seconds, 3)}) + "\n")
 
-    def finish(self, weights: Arrays, labels: str, result: dict[str, Any]) -> None:
-        write_atomically(self.path / "model.safetensors", save(weights, metadata={"format": "pt"}))
-        write_atomically(self.path / "labels.json", labels)
+    def finish(self, weights: Arrays, card: ModelCard, result: dict[str, Any]) -> None:
+        write_model(self.path, weights, card)
         write_atomically(self.path / "result.json", json.dumps(result, indent=1))
         sync_folder(self.path)
 

@@ -182,7 +182,7 @@ def disagreement(model: Model, content: bytes) -> float:
         elif isinstance(model.inputs, Text):
             lengths = rng.integers(0, longest + 1, size=count)
             tokens = [torch.from_numpy(rng.integers(size, size=k)).int() for k in lengths]
-            ours = model.logits(Sequences.from_rows(tokens))
+            ours = model.logits_of_prepared(Sequences.from_rows(tokens))
             padded = np.zeros((count, longest), dtype=np.int64)
             for i, row in enumerate(tokens):
                 padded[i, : len(row)] = row.numpy()
