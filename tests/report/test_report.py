@@ -324,11 +324,11 @@ def test_local_training_on_other_data_is_not_compared_with_federated_training(
     assert not (folder / "facts.json").exists()
     monkeypatch.setattr(experiment, "federation", real)
     text = report()
-    assert "other classes: own rows only" in text
+    assert "other classes: local" in text
     assert "have changed" not in text
     monkeypatch.setattr(experiment, "federation", lambda config: other)
     text = report()
-    assert "other classes: own rows only" in text  # measured on the run's own data, and still true
+    assert "other classes: local" in text  # measured on the run's own data, and still true
     assert f"{changed}, so no party was trained on its own rows only" in text
 
 
@@ -683,7 +683,7 @@ def test_report_measures_local_training_and_the_federated_model_of_an_old_run(
     experiment.run(tiny("fedalign"), tmp_path / "run")  # no facts.json, as before there was a page
     assert fedalign("report", tmp_path / "run", "--local-only", "--figures", "svg") == 0
     text = said((tmp_path / "run" / "report.html").read_text(encoding="utf-8"))
-    assert "other classes: own rows only" in text
+    assert "other classes: local" in text
     assert "Confusion" in text
     assert len(list((tmp_path / "run" / "figures").iterdir())) == 8
     assert "report:" in capsys.readouterr().out

@@ -72,7 +72,7 @@ def gain_pictures(run: StoredRun, prefix: str) -> list[Picture]:
     for part, title in (("own", "Classes the party annotates"), ("others", "Classes the party never labelled")):
         local = [getattr(gain, f"{part}_local") for gain in found]
         federated = [getattr(gain, f"{part}_federated") for gain in found]
-        figure = figures.dumbbells(names, local, federated, title, ("own rows only", "federated"))
+        figure = figures.dumbbells(names, local, federated, title, ("local", "federated"))
         made.append(Picture(figure, f"{prefix}-gain-{part}", title))
     return made
 

@@ -13,9 +13,8 @@ from fedalign.report.style import printable
 
 MOST_PARTIES = 40  # most columns of the matrix
 NONE = "\u2013"  # a dash where there is no number
-NOTE_GAINS = (
-    "Mean F1 over the classes, in percent, on the same test rows. Other classes: the party never labelled them."
-)
+NOTE_GAINS = "Mean F1 over the classes, in percent, on the same test rows. Other classes: never labelled by the party."
+NOTE_LOCAL = " Local: trained on the party's own rows only."
 NOTE_COSTS = "A visit is one local training of one party. Seconds per round: median."
 
 
@@ -111,8 +110,8 @@ def gains_table(run: StoredRun) -> Table | None:
     names = run.label_names
     measured = any(gain.own_local is not None for gain in found)
     columns = ["party", "annotates", "rows"]
-    columns += ["own classes: own rows only", "federated", "gain"] if measured else ["own classes"]
-    columns += ["other classes: own rows only", "federated", "gain"] if measured else ["other classes"]
+    columns += ["own classes: local", "federated", "gain"] if measured else ["own classes"]
+    columns += ["other classes: local", "federated", "gain"] if measured else ["other classes"]
     rows = []
     for gain in found:
         own = ", ".join(names[c] for c in gain.own if c < len(names)) or "nothing"
@@ -123,7 +122,7 @@ def gains_table(run: StoredRun) -> Table | None:
             else:
                 row.append(percent_cell(after))
         rows.append(row)
-    return Table("gains", columns, rows, NOTE_GAINS, 2)
+    return Table("gains", columns, rows, NOTE_GAINS + (NOTE_LOCAL if measured else ""), 2)
 
 
 def change_cell(before: float | None, after: float | None) -> Cell:
