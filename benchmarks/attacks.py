@@ -56,7 +56,7 @@ class AttackedEngine:
     attack: Attack | None
 
     def __post_init__(self) -> None:
-        self.averaged, self.score, self.validate = self.engine.averaged, self.engine.score, self.engine.validate
+        self.commit, self.score, self.validate = self.engine.commit, self.engine.score, self.engine.validate
 
     def train(self, server: Server, round_number: int, chosen: Sequence[int]) -> list[Reply]:
         return [self.manipulate(reply, server) for reply in self.engine.train(server, round_number, chosen)]

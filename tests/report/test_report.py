@@ -134,7 +134,7 @@ def test_gains_are_the_difference_between_local_and_federated_training_on_own_an
     assert (north.others_local, north.others_federated) == pytest.approx((0, 80 / 3))
     assert (south.own_local, south.own_federated) == pytest.approx((50, 40))
     assert west.own_federated is None  # it annotates nothing
-    rows = cells(tables.gains_table(read(folder)))
+    rows = cells(tables.party_table(read(folder)))
     assert rows[0] == ["north", "red", "60", "60.0", "80.0", "+20.0", "0.0", "26.7", "+26.7"]
     assert rows[1][5] == "-10.0"
     assert rows[2][1] == "nothing"
@@ -163,12 +163,12 @@ def test_costs_are_bytes_of_a_visit_and_seconds_of_a_round(tmp_path: Path) -> No
 
 def test_the_matrix_shows_who_annotates_what(tmp_path: Path) -> None:
     folder = written(tmp_path / "run")
-    table = tables.matrix_table(read(folder))
+    table = tables.party_class_table(read(folder))
     assert table is not None
     assert table.columns == ["class", "federated", "north", "south", "west"]
     assert cells(table)[1] == ["green", "40.0", "·", "● 7", "·"]
     trained_local_only(folder, [[0.6, 0, 0, 0], [0, 0.5, 0.5, 0], [0, 0, 0, 0]])
-    assert cells(tables.matrix_table(read(folder)))[0] == ["red", "80.0", "● 60", "0", "0"]
+    assert cells(tables.party_class_table(read(folder)))[0] == ["red", "80.0", "● 60", "0", "0"]
 
 
 def test_the_share_of_correct_pseudo_labels_is_drawn_in_percent(tmp_path: Path) -> None:

@@ -132,7 +132,7 @@ def _title(parts: Sequence[Part]) -> str:
 def _part(setting: Setting, prefix: str, live: bool) -> Part:
     best = setting.best
     run = best.shown
-    table = tables.gains_table(run)
+    table = tables.party_table(run)
     measured = bool(run.local_only.get("parties"))
     hint = "" if measured or live or table is None else f"fedalign report {run.folder} --local-only"
     return Part(
@@ -146,7 +146,7 @@ def _part(setting: Setting, prefix: str, live: bool) -> Part:
         gain_pictures=pictures.gain_pictures(run, prefix),
         methods=tables.methods_table(setting),
         curves=pictures.curves(setting, prefix),
-        matrix=tables.matrix_table(run),
+        matrix=tables.party_class_table(run),
         classes=tables.classes_table(setting),
         classes_text=wording.classes_text(run),
         details=_details(setting, prefix, live),

@@ -103,7 +103,7 @@ def gains(run: StoredRun) -> list[Gain]:
     return found
 
 
-def gains_table(run: StoredRun) -> Table | None:
+def party_table(run: StoredRun) -> Table | None:
     found = gains(run)
     if not found or all(gain.own_federated is None for gain in found):
         return None
@@ -153,7 +153,7 @@ def methods_table(setting: Setting) -> Table | None:
     return Table("methods", columns, rows, "Last round, in percent; ± is one standard deviation over seeds.")
 
 
-def matrix_table(run: StoredRun) -> Table | None:
+def party_class_table(run: StoredRun) -> Table | None:
     """Returns one row per class and one column per party: who annotates what, or F1 with local training."""
     parties, names = parties_of(run), run.label_names
     if not parties or not names:
