@@ -7,6 +7,7 @@ import pytest
 
 from fedalign import config
 from fedalign.errors import RenamedSettingWarning, UserError
+from fedalign.inputs import Text
 from fedalign.runs import grid
 from fedalign.runs.folder import RunFolder
 from helpers.federations import script
@@ -82,6 +83,22 @@ def test_a_mistake_gets_one_sentence_with_the_fix(overrides: list[str], message:
         config.load("r8-8", overrides)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["r8", "ohsumed", "mimic3", "files"])
+def test_texts_are_read_up_to_a_thousand_words_unless_the_configuration_says_otherwise(name: str) -> None:
+    overrides = [f"dataset.name={name}", *(["dataset.path=parties"] if name == "files" else [])]
+    assert config.load("r8-8", overrides).dataset.options["max_tokens"] == 1000
+    assert config.load("r8-8", [*overrides, "dataset.max_tokens=1"]).dataset.options["max_tokens"] == 1
+    with pytest.raises(UserError, match=r"dataset\.max_tokens: input should be greater than or equal to 1, not 0"):
+        config.load("r8-8", [*overrides, "dataset.max_tokens=0"])
+
+
+def test_a_text_keeps_its_first_thousand_words_by_default() -> None:
+    words = " ".join(["word"] * 1001)
+    assert Text(buckets=16).max_tokens == 1000
+    assert Text(buckets=16).rows([words]).lengths.tolist() == [1000]
+    assert Text(buckets=16, max_tokens=3).rows([words]).lengths.tolist() == [3]
 
 
 def test_unknown_presets_and_unreadable_files(tmp_path: Path) -> None:
