@@ -57,7 +57,7 @@ def test_imports_point_one_way(path: Path) -> None:
 @pytest.mark.parametrize("room", sorted(registry.PLUGINS))
 def test_rooms_do_not_import_each_other(room: str) -> None:
     for path in (PACKAGE / room).glob("*.py"):
-        others = imports(path) & (set(registry.PLUGINS) - {room})
+        others = imports(path) & (set(registry.PLUGINS) - {room, "inputs"})  # which says what rows are
         assert not others, f"{path.name} imports {others}"
 
 

@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from fedalign.data import partition
 from fedalign.data.downloads import data_folder
 from fedalign.errors import UserError
 from fedalign.inference.card import Encoder, Head, ModelCard
+from fedalign.ingest.reading import Reading
 from fedalign.inputs import Shape
 from fedalign.labels import vectors
 from fedalign.learning import metrics
@@ -30,8 +31,6 @@ from fedalign.randomness import torch_generator
 from fedalign.runs.folder import RunFolder
 from fedalign.types import Arrays, Examples, Federation, Pool, Sequences
 
-COLUMNS = ("text", "features", "series", "id", "time", "layout", "label", "labels", "separator", "label_columns",
-           "label_prefix", "other", "client", "missing")  # fmt: skip
 LAST = 10  # rounds averaged in a result, because single rounds swing
 
 
@@ -255,7 +254,8 @@ def reading_of(config: Config, aliases: Mapping[str, str]) -> dict[str, Any] | N
     if config.dataset.name != "files":
         return None
     options = config.dataset.options
-    found = {key: options[key] for key in COLUMNS if options.get(key)}
+    columns = [field.name for field in fields(Reading) if field.name != "aliases"]
+    found = {key: options[key] for key in columns if options.get(key)}
     return {**found, "aliases": dict(aliases)} if aliases else found
 
 
