@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fedalign.inputs import InputKind
+if TYPE_CHECKING:
+    from fedalign.inputs import InputKind  # slow to import, and the command line needs only this module
 
 MANY = 20_000  # rows from which the paper's sizes pay off
 
