@@ -58,7 +58,7 @@ def test_imports_point_one_way(path: Path) -> None:
 @pytest.mark.parametrize("folder", sorted(registry.PLUGINS))
 def test_plugin_folders_do_not_import_each_other(folder: str) -> None:
     for path in (PACKAGE / folder).glob("*.py"):
-        others = imports(path) & (set(registry.PLUGINS) - {folder})
+        others = imports(path) & (set(registry.PLUGINS) - {folder, "inputs"})  # which says what rows are
         assert not others, f"{path.name} imports {others}"
 
 

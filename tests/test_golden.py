@@ -208,7 +208,7 @@ def make_encoder(weights: Arrays, dropout: float) -> TransformerEncoder:
     d, tokens = weights["norm"].numel(), "embedding_bias" not in weights
     size = weights["embedding"].shape[0 if tokens else 1]
     options = Transformer(dim=d, heads=4, feedforward=weights["layers.0.up"].shape[0], dropout=dropout)
-    encoder = options.build(Shape("tokens" if tokens else "series", size), torch.Generator())
+    encoder = options.build(Shape("tokens" if tokens else "series", (size,)), torch.Generator())
     encoder.load_state_dict(weights)
     return encoder
 

@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,8 @@ from fedalign.data import partition
 from fedalign.data.downloads import data_folder
 from fedalign.errors import UserError
 from fedalign.inference.card import Encoder, Head, ModelCard
-from fedalign.inputs import Shape
+from fedalign.ingest.reading import Reading
+from fedalign.inputs import InputKind, Shape
 from fedalign.labels import vectors
 from fedalign.learning import metrics
 from fedalign.learning.client_state import ClientStates
@@ -30,9 +31,6 @@ from fedalign.randomness import torch_generator
 from fedalign.runs.folder import RunFolder
 from fedalign.types import Examples, Federation, Pool, Sequences, Server
 
-COLUMNS = ("text", "features", "series", "id", "time", "layout", "label", "labels", "separator", "label_columns",
-           "label_prefix", "other", "client", "missing")  # fmt: skip
-FEATURE_MAPS = {"tokens": "tfidf", "series": "rocket", "features": "random_features"}
 LAST = 10  # rounds averaged in a result, because single rounds swing
 
 
@@ -110,16 +108,18 @@ def plan(config: Config, data: Federation | None = None) -> Plan:
         raise UserError("thresholds are for multi-label data; a single-label row gets its likeliest class")
     algorithm = registry.build("algorithms", config.algorithm.name, config.algorithm.options)
     if algorithm.fixed_features:
-        config = with_feature_map(config, data.inputs.shape)
+        config = with_feature_map(config, data.inputs)
     return Plan(config, data, algorithm, model(config, data, algorithm.head))
 
 
-def with_feature_map(config: Config, shape: Shape) -> Config:
+def with_feature_map(config: Config, inputs: InputKind) -> Config:
     """The configuration with a fixed feature map for this kind of rows, unless its encoder is one already."""
     options = registry.build("encoders", config.encoder.name, config.encoder.options)
     if getattr(options, "fixed", False):
         return config
-    name = FEATURE_MAPS[shape.kind]
+    name = inputs.feature_map
+    if not name:
+        raise UserError(f"there is no fixed feature map for {inputs.rows_called}; choose another algorithm.name")
     chosen = registry.build("encoders", name, {})
     filled = {key: getattr(chosen, key) for key in registry.option_names(type(chosen))}
     return config.model_copy(update={"encoder": registry.Choice(name=name, **filled)})
@@ -308,7 +308,8 @@ def reading_of(config: Config, aliases: Mapping[str, str]) -> dict[str, Any] | N
     if config.dataset.name != "files":
         return None
     options = config.dataset.options
-    found = {key: options[key] for key in COLUMNS if options.get(key)}
+    columns = [field.name for field in fields(Reading) if field.name != "aliases"]
+    found = {key: options[key] for key in columns if options.get(key)}
     return {**found, "aliases": dict(aliases)} if aliases else found
 
 
