@@ -131,9 +131,9 @@ def main(rounds: int) -> None:
                         done = len(times.read_text().splitlines()) if times.exists() else 0
                         used.setdefault(done, processor_seconds(all_of(net)))
                         time.sleep(0.2)
-                said, spent = running.result(), (used[rounds - 1] - used[1]) / (rounds - 2)
+                output, spent = running.result(), (used[rounds - 1] - used[1]) / (rounds - 2)
                 if not out.exists():
-                    sys.exit(said)
+                    sys.exit(output)
                 show(f"Flower on loopback, {'empty app' if what == 'empty' else 'fedalign'}", seconds(times))
                 empty = spent if what == "empty" else empty
         print(

@@ -87,11 +87,11 @@ def count(
     rule: Rule, texts: list[bytes], wrapped: bool | None = None
 ) -> tuple[int, list[int], list[tuple[int, int, int]]]:
     """Returns the numbers of segments, segments per name and segments per pair. wrapped=None: decide per text."""
-    number, alone, together = 0, Counter[int](), Counter[tuple[int, int]]()
+    number, single, pairs = 0, Counter[int](), Counter[tuple[int, int]]()
     ways = [
         (name, {stem(word) if rule.stem else word for word in way.words}, way.window)
-        for name, said in enumerate(rule.ways)
-        for way in said
+        for name, ways_of_name in enumerate(rule.ways)
+        for way in ways_of_name
     ]
     for text in texts:
         lines = is_wrapped(text) if wrapped is None else wrapped
@@ -99,12 +99,12 @@ def count(
             words = [stem(word) for word in words] if rule.stem else words
             held, number = set(words), number + 1
             found = sorted({name for name, wanted, window in ways if wanted <= held and occurs(wanted, window, words)})
-            alone.update(found)
-            together.update(combinations(found, 2))
+            single.update(found)
+            pairs.update(combinations(found, 2))
     return (
         number,
-        [alone[name] for name in range(len(rule.names))],
-        [(i, j, n) for (i, j), n in sorted(together.items())],
+        [single[name] for name in range(len(rule.names))],
+        [(i, j, n) for (i, j), n in sorted(pairs.items())],
     )
 
 

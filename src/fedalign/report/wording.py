@@ -58,9 +58,9 @@ def classes_text(run: StoredRun) -> str:
         text += f" With one threshold per class, chosen on validation rows, F1 is {100 * f1:.2f}."
     parties = parties_of(run)
     if parties:
-        nobody = [name for c, name in enumerate(names) if not any(c in p.get("classes", []) for p in parties)]
-        if nobody:
-            text += f" Annotated by no party: {', '.join(nobody)}."
+        unannotated = [name for c, name in enumerate(names) if not any(c in p.get("classes", []) for p in parties)]
+        if unannotated:
+            text += f" Annotated by no party: {', '.join(unannotated)}."
     return text
 
 
