@@ -105,7 +105,7 @@ class Clock(TrainingCallback):
     def __init__(self) -> None:
         self.prepared_at = 0.0
 
-    def prepared(self, data: Examples) -> None:
+    def on_data(self, data: Examples) -> None:
         self.data = data
         self.prepared_at = time.perf_counter()
 

@@ -104,9 +104,9 @@ def chosen_settings(target: str, datasets: str) -> list[PaperSetting]:
 
 
 def say_how_long(target: str, cells: Sequence[Cell]) -> None:
-    from fedalign.engines.local import cores
     from fedalign.paper import estimate
     from fedalign.report.facts import Rebuilder
+    from fedalign.system.cores import cores
 
     done = sum(estimate.rounds_done(cell) >= cell.config.rounds for cell in cells)
     left = sum(max(cell.config.rounds - estimate.rounds_done(cell), 0) for cell in cells)

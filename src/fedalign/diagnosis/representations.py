@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedalign.diagnosis.visits import Visited
+from fedalign.learning import scoring
 from fedalign.learning.model import DualEncoder
 from fedalign.learning.rounds import Plan
 from fedalign.randomness import numpy_generator
-from fedalign.report.facts import over_rows
 from fedalign.types import Examples
 
 
@@ -26,8 +26,8 @@ class EncodedParty:
 
 def encode_rows(model: DualEncoder, rows: Examples) -> np.ndarray:
     """Returns the vectors of rows without dropout, (n, d)."""
-    width = model.anchors().shape[1]
-    return over_rows(model, rows, lambda model, part: model.encode(part.x), width).numpy()
+    with scoring.threads() as pool:
+        return scoring.encode(model, rows.x, pool).numpy()
 
 
 def encode_party(plan: Plan, model: DualEncoder, m: int, after: Visited) -> EncodedParty:

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from fedalign.engines.local import cores
 from fedalign.errors import UserError
 from fedalign.learning.client_state import ClientStates
 from fedalign.learning.local_training import ModelPair, TrainingCallback, train_client
@@ -18,6 +17,7 @@ from fedalign.report.facts import DATA_CHANGED, load_weights
 from fedalign.report.load import StoredRun
 from fedalign.runs import experiment
 from fedalign.runs.folder import RunFolder
+from fedalign.system.cores import cores
 from fedalign.types import Arrays, Examples, Server
 
 
@@ -63,7 +63,7 @@ def state_of(run: StoredRun, plan: Plan) -> RunState:
 class PreparedRows(TrainingCallback):
     """Stores the rows and labels that a client trains on."""
 
-    def prepared(self, data: Examples) -> None:
+    def on_data(self, data: Examples) -> None:
         self.data = data
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -94,12 +92,8 @@ class Model:
         keep_freed_memory()
         if len(x) <= scoring.CHUNK:
             return check_finite(scoring.logits(self.network, x))
-        before = torch.get_num_threads()
-        try:
-            with ThreadPoolExecutor(_cores(), initializer=torch.set_num_threads, initargs=(1,)) as pool:
-                return check_finite(scoring.logits(self.network, x, pool))
-        finally:
-            torch.set_num_threads(before)  # threads started later take the number that was set last
+        with scoring.threads() as pool:
+            return check_finite(scoring.logits(self.network, x, pool))
 
     def prepared(self, rows: Any) -> Rows:
         """Raw rows as the network reads them. Steps without a value at the end of a recording are padding, as in
@@ -177,7 +171,3 @@ class Model:
         thresholds = None if self.thresholds is None else torch.cat([self.thresholds, torch.tensor([0.5])])
         network = DualEncoder(self.network.data_encoder, head, self.task)
         return replace(self, network=network, label_names=(*self.label_names, name), thresholds=thresholds)
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

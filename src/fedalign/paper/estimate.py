@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from fedalign.engines.local import cores
 from fedalign.learning import losses
 from fedalign.learning.local_training import ModelPair, train_client
 from fedalign.learning.rounds import Plan
@@ -15,6 +14,7 @@ from fedalign.learning.scoring import steps_of
 from fedalign.report.facts import Rebuilder
 from fedalign.runs.folder import RunFolder
 from fedalign.runs.grid import Cell
+from fedalign.system.cores import cores
 from fedalign.types import Examples, take
 
 ROWS = 256  # test rows that are timed

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -23,12 +22,10 @@ import fedalign
 from fedalign import registry
 from fedalign.config import Config
 from fedalign.data.downloads import data_folder
-from fedalign.engines.local import cores
 from fedalign.errors import UserError
-from fedalign.learning import metrics
+from fedalign.learning import metrics, scoring
 from fedalign.learning.model import DualEncoder
 from fedalign.learning.rounds import Plan
-from fedalign.learning.scoring import chunks
 from fedalign.report.load import StoredRun, cooccurrence_totals
 from fedalign.runs import experiment
 from fedalign.runs.folder import RunFolder
@@ -86,26 +83,9 @@ def measure_model(plan: Plan, weights: Arrays, number: int) -> dict[str, Any]:
 
 def decisions(model: DualEncoder, rows: Examples) -> Tensor:
     """Returns the predicted classes of each row, (n, C) bool."""
-    logits = over_rows(model, rows, lambda model, part: model(part.x), rows.y.shape[1])
+    with scoring.threads() as pool:
+        logits = scoring.logits(model, rows.x, pool)
     return metrics.decide(logits, model.task)
-
-
-def over_rows(
-    model: DualEncoder, rows: Examples, look: Callable[[DualEncoder, Examples], Tensor], width: int
-) -> Tensor:
-    """Returns the outputs of `look` for all rows, (n, width), from several threads with one core and one model each."""
-    found = torch.zeros(len(rows), width)
-    parts, workers = chunks(rows.x), cores()
-
-    def work(mine: int) -> None:
-        own = model.clone()
-        with torch.no_grad():
-            for part in parts[mine::workers]:
-                found[part] = look(own, rows.take(part))
-
-    with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        list(pool.map(work, range(workers)))
-    return found
 
 
 def class_pairs(decided: Tensor, test: Examples, task: Task) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedalign.engines.local import Local, cores
+from fedalign.engines.local import Local
 from fedalign.errors import UserError
 from fedalign.learning import metrics
 from fedalign.learning.algorithm import Algorithm
@@ -23,6 +23,7 @@ from fedalign.registry import Choice
 from fedalign.report.facts import decisions
 from fedalign.report.load import StoredRun
 from fedalign.runs import experiment
+from fedalign.system.cores import cores
 from fedalign.system.files import write_atomically
 
 FORMAT = 1
