@@ -63,7 +63,7 @@ def test_the_paper_profile_changes_defaults_and_a_users_setting_wins() -> None:
         (["rounds.x=3"], "'rounds' is a value, not a section"),
         (["rounds"], "must look like training.epochs=3"),
         (["algorithm.name=fedalgn"], "unknown algorithm 'fedalgn'; did you mean fedalign?"),
-        (["algorithm.name=zzz"], "unknown algorithm 'zzz'; choose from fedalign, fedavg"),
+        (["algorithm.name=zzz"], "unknown algorithm 'zzz'; choose from analytic, fedalign, fedavg"),
         (["algorithm.nearr=3"], "algorithm fedalign has no option 'nearr'; did you mean near?"),
         (["algorithm.near=101"], "algorithm.near: input should be less than or equal to 100, not 101"),
         (["algorithm.name=./none.py"], "/none.py to take the algorithm from"),
@@ -263,3 +263,14 @@ def test_a_new_name_overrides_the_old_one_of_a_file_and_both_in_one_file_are_ref
     assert found.algorithm.options["average_over_owners"] is False
     with pytest.raises(UserError, match=r"is now algorithm.average_over_owners, and both are set; remove"):
         config.load(write(tmp_path, OLD + "average_over_owners = true\n"))
+
+
+def test_a_preset_may_set_something_for_one_algorithm_only() -> None:
+    """r8-8 counts rarer words for analytic learning, unless the user says otherwise."""
+    assert config.load("r8-8").dataset.options["min_count"] == 100
+    assert config.load("r8-8", ["algorithm.name=analytic"]).dataset.options["min_count"] == 20
+    assert config.load("r8-8", ["algorithm.name=analytic", "dataset.min_count=100"]).dataset.options["min_count"] == 100
+    cells = grid.grid("r8-8", ["analytic", "fedavg"], 1, Path("out"))
+    assert [cell.config.dataset.options["min_count"] for cell in cells] == [20, 100]
+    (cell,) = grid.grid("r8-8", ["analytic"], 1, Path("out"), ["dataset.min_count=50"])
+    assert cell.config.dataset.options["min_count"] == 50
