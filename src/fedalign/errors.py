@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from pathlib import Path
 
 
 class UserError(Exception):
     """A mistake in what the user gave. The command line prints the message and exits with 2."""
+
+
+class UnknownFormatError(UserError):
+    """A stored file has a format that this version does not read. It is not damaged."""
+
+    def __init__(self, path: Path, found: object, known: int) -> None:
+        super().__init__(
+            f"{path} has format {found!r:.20}, this fedalign reads {known}; install the version that wrote it"
+        )
 
 
 class RenamedSettingWarning(FutureWarning):

@@ -17,6 +17,7 @@ from fedalign.learning.rounds import Plan, Round
 from fedalign.report.live import LivePage
 from fedalign.runs import experiment
 from fedalign.runs.display import Display, NotebookDisplay, in_notebook, note
+from fedalign.runs.results import label_card
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ def _model_so_far(plan: Plan, now: Round, data: Federation) -> Model:
     if now.scores is not None:
         result["last"] = {"f1": now.scores.f1, "accuracy": now.scores.accuracy}
     network = plan.model.load(now.server.weights)
-    return Model(network, tuple(data.label_names), data.inputs, card=experiment.label_card(plan), result=result)
+    return Model(network, tuple(data.label_names), data.inputs, card=label_card(plan), result=result)
 
 
 def _progress(now: Round, seconds: float, config: Config, data: Federation) -> Progress:
