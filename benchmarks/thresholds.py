@@ -1,4 +1,4 @@
-"""What thresholds chosen on validation rows do to a finished multi-label run, beside 0.5 everywhere.
+"""The effect of thresholds chosen on validation rows on a finished multi-label run, compared with 0.5 everywhere.
 
 python benchmarks/thresholds.py RUN...
 """

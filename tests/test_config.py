@@ -7,6 +7,7 @@ import pytest
 
 from fedalign import config
 from fedalign.errors import RenamedSettingWarning, UserError
+from fedalign.inputs import Text
 from fedalign.runs import grid
 from fedalign.runs.folder import RunFolder
 from helpers.federations import script
@@ -82,6 +83,22 @@ def test_a_mistake_gets_one_sentence_with_the_fix(overrides: list[str], message:
         config.load("r8-8", overrides)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["r8", "ohsumed", "mimic3", "files"])
+def test_texts_are_read_up_to_a_thousand_words_unless_the_configuration_says_otherwise(name: str) -> None:
+    overrides = [f"dataset.name={name}", *(["dataset.path=parties"] if name == "files" else [])]
+    assert config.load("r8-8", overrides).dataset.options["max_tokens"] == 1000
+    assert config.load("r8-8", [*overrides, "dataset.max_tokens=1"]).dataset.options["max_tokens"] == 1
+    with pytest.raises(UserError, match=r"dataset\.max_tokens: input should be greater than or equal to 1, not 0"):
+        config.load("r8-8", [*overrides, "dataset.max_tokens=0"])
+
+
+def test_a_text_keeps_its_first_thousand_words_by_default() -> None:
+    words = " ".join(["word"] * 1001)
+    assert Text(buckets=16).max_tokens == 1000
+    assert Text(buckets=16).rows([words]).lengths.tolist() == [1000]
+    assert Text(buckets=16, max_tokens=3).rows([words]).lengths.tolist() == [3]
 
 
 def test_unknown_presets_and_unreadable_files(tmp_path: Path) -> None:
@@ -246,3 +263,14 @@ def test_a_new_name_overrides_the_old_one_of_a_file_and_both_in_one_file_are_ref
     assert found.algorithm.options["average_over_owners"] is False
     with pytest.raises(UserError, match=r"is now algorithm.average_over_owners, and both are set; remove"):
         config.load(write(tmp_path, OLD + "average_over_owners = true\n"))
+
+
+def test_a_preset_may_set_something_for_one_algorithm_only() -> None:
+    """r8-8 counts rarer words for analytic learning, unless the user says otherwise."""
+    assert config.load("r8-8").dataset.options["min_count"] == 100
+    assert config.load("r8-8", ["algorithm.name=analytic"]).dataset.options["min_count"] == 20
+    assert config.load("r8-8", ["algorithm.name=analytic", "dataset.min_count=100"]).dataset.options["min_count"] == 100
+    cells = grid.grid("r8-8", ["analytic", "fedavg"], 1, Path("out"))
+    assert [cell.config.dataset.options["min_count"] for cell in cells] == [20, 100]
+    (cell,) = grid.grid("r8-8", ["analytic"], 1, Path("out"), ["dataset.min_count=50"])
+    assert cell.config.dataset.options["min_count"] == 50

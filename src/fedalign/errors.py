@@ -1,10 +1,12 @@
-"""Errors that a user can fix. The message is one sentence that names the fix."""
+"""Errors that a user can fix, and text that is safe to show in a message."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
 from pathlib import Path
+
+SHOWN = 40  # characters of a cell in a message
 
 
 class UserError(Exception):
@@ -33,3 +35,14 @@ def nearest(word: str, words: Iterable[str]) -> str:
     if close:
         return f"; did you mean {folded.get(close[0], close[0])}?"
     return f"; choose from {', '.join(words)}" if words else ""
+
+
+def printable(text: str, limit: int = SHOWN) -> str:
+    """Text from a file, safe to print: shortened, with control characters escaped."""
+    text = text if len(text) <= limit else text[:limit] + "..."
+    return text if text.isprintable() else ascii(text)[1:-1]
+
+
+def quoted(value: object) -> str:
+    """The value in single quotes, safe to print."""
+    return f"'{printable(value if isinstance(value, str) else str(value))}'"

@@ -20,7 +20,13 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from fedalign.errors import UserError, nearest
 
-PLUGINS = {"algorithms": "algorithm", "datasets": "dataset", "encoders": "encoder", "engines": "engine"}
+PLUGINS = {
+    "algorithms": "algorithm",
+    "datasets": "dataset",
+    "encoders": "encoder",
+    "engines": "engine",
+    "inputs": "kind",
+}
 
 
 class Section(BaseModel):
@@ -41,7 +47,9 @@ class Choice(BaseModel):
 def names(room: str) -> list[str]:
     """What a room holds, without importing any of it."""
     package = importlib.import_module(f"fedalign.{room}")
-    return sorted(entry.name for entry in pkgutil.iter_modules(package.__path__) if not entry.name.startswith("_"))
+    shared = getattr(package, "SHARED", ())  # modules that the plugins of the folder use
+    found = (entry.name for entry in pkgutil.iter_modules(package.__path__))
+    return sorted(name for name in found if not name.startswith("_") and name not in shared)
 
 
 def find(room: str, name: str, trust_code: bool = True) -> Any:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from fedalign.inputs import Inputs
+    from fedalign.inputs import InputKind
     from fedalign.learning.local_training import TrainingCallback
     from fedalign.learning.model import DualEncoder
     from fedalign.learning.settings import Training
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 Arrays = dict[str, Tensor]  # the single currency: all that is sent, stored or averaged
 Task = Literal["single", "multi"]  # one class per row, or any number of them
-Kind = Literal["text", "features", "series"]  # of rows
 
 
 def size_of(arrays: Arrays) -> int:
@@ -161,7 +160,7 @@ class Federation:
     task: Task
     label_names: Sequence[str]
     parties: Sequence[Party]
-    inputs: Inputs
+    inputs: InputKind
     test: Examples | None = None  # fully labelled rows of nobody, in simulations
     aliases: Mapping[str, str] = field(default_factory=dict)  # another name of a class in files -> the class
 
@@ -178,7 +177,7 @@ class Pool:
     label_names: Sequence[str]
     train: Examples
     test: Examples
-    inputs: Inputs
+    inputs: InputKind
     validation: Examples | None = None
     category: Sequence[str] | None = None  # (C,) the group each class belongs to
     subject: Tensor | None = None  # (n,) who recorded each training row

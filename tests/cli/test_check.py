@@ -157,7 +157,10 @@ def test_fifty_classes_and_many_parties_fit_in_eighty_columns(
         (["init", "one.csv"], "cannot tell which column names the party; add --client COLUMN (there are x, word, y)"),
         (["init", "one.csv", "--client", "z"], "one.csv has no column 'z'"),
         (["init", "unclear"], "cannot tell which column holds the classes; add --label COLUMN"),
-        (["init", "unclear"], "for a column a class write a TOML with dataset.label_prefix or dataset.label_columns"),
+        (
+            ["init", "unclear"],
+            "for one column per class write a TOML with dataset.label_prefix or dataset.label_columns",
+        ),
         (["init", "noinput"], "cannot tell which columns are the input; add --text COLUMN"),
         (["init", "unclear", "--label", "q"], "a.csv has no column 'q'"),
     ],
@@ -425,7 +428,7 @@ UNLIKE: list[tuple[dict[str, dict[str, list[Any]]], str]] = [
     (
         {"a.csv": B | {"temp": [36.5, 37] * 10}, "b.csv": B | {"temp": ["high", "low"] * 10}},
         "cannot tell which columns are the input; add --text COLUMN, or write a TOML with dataset.features or "
-        "dataset.series (all files have temp (text in b.csv))",
+        "dataset.series or dataset.text (all files have temp (text in b.csv))",
     ),
 ]
 

@@ -17,7 +17,7 @@ from fedalign.errors import UserError
 from fedalign.inputs import Shape
 from fedalign.types import Sequences
 
-TEXT, TABLE, SERIES = Shape("tokens", 30), Shape("features", 6), Shape("series", 4)
+TEXT, TABLE, SERIES = Shape("tokens", (30,)), Shape("features", (6,)), Shape("series", (4,))
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -90,7 +90,7 @@ def test_tfidf_is_that_of_sklearn(seed: int) -> None:
 def test_tfidf_keeps_the_terms_in_most_documents_and_zeroes_the_rest() -> None:
     rows = [[1, 2, 2, 2], [1, 3], [1, 3], [0, 0]]
     x = Sequences.from_rows(torch.tensor(row, dtype=torch.int32) for row in rows)
-    encoder = fitted(tfidf.TfIdf(features=2).build(Shape("tokens", 6), generator()), x)
+    encoder = fitted(tfidf.TfIdf(features=2).build(Shape("tokens", (6,)), generator()), x)
     assert (encoder.column < 2).nonzero().flatten().tolist() == [1, 3]
     found = encoder(x)
     assert found[0].tolist() == [1, 0]

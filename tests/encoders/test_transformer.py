@@ -23,7 +23,7 @@ from helpers.federations import named
 
 
 def make(kind: str, size: int = 7, **options: object) -> TransformerEncoder:
-    shape = Shape("tokens" if kind == "tokens" else "series", size)
+    shape = Shape("tokens" if kind == "tokens" else "series", (size,))
     wanted = {"dim": 16, "heads": 4, "feedforward": 8, "dropout": 0.0} | options
     return Transformer(**wanted).build(shape, torch.Generator().manual_seed(1))  # type: ignore[arg-type]
 
@@ -241,12 +241,14 @@ def test_bfloat16_is_near_float32_in_value_and_gradient() -> None:
 
 def test_the_encoder_has_the_size_of_the_papers() -> None:
     """297,792 weights without the input layer, and the positions are not among them."""
-    encoder = Transformer().build(Shape("tokens", 530), torch.Generator())
+    encoder = Transformer().build(Shape("tokens", (530,)), torch.Generator())
     sizes = {name: p.numel() for name, p in encoder.named_parameters()}
     assert sum(sizes.values()) - sizes["embedding"] == 297_792
 
 
-@pytest.mark.parametrize(("options", "shape"), [(Transformer(), Shape("features", 3)), (Mlp(), Shape("tokens", 3))])
+@pytest.mark.parametrize(
+    ("options", "shape"), [(Transformer(), Shape("features", (3,))), (Mlp(), Shape("tokens", (3,)))]
+)
 def test_an_encoder_refuses_rows_it_cannot_read(options: Transformer | Mlp, shape: Shape) -> None:
     with pytest.raises(UserError, match=r"encoder\.name"):
         options.build(shape, torch.Generator())
@@ -254,7 +256,7 @@ def test_an_encoder_refuses_rows_it_cannot_read(options: Transformer | Mlp, shap
 
 def test_a_second_backward_pass_is_refused() -> None:
     """Its buffers are used up by the first; the gradients would be zeros."""
-    encoder = Transformer(dim=8, heads=2, feedforward=4, dropout=0.0).build(Shape("tokens", 9), torch.Generator())
+    encoder = Transformer(dim=8, heads=2, feedforward=4, dropout=0.0).build(Shape("tokens", (9,)), torch.Generator())
     found = encoder(Sequences.from_rows([torch.tensor([1, 2, 3], dtype=torch.int32)])).sum()
     found.backward(retain_graph=True)
     with pytest.raises(RuntimeError, match="run the forward pass again"):

@@ -26,7 +26,7 @@ from torch import nn
 class Bag(nn.Module):
     def __init__(self, shape, dim=12, dropout=0.5, activation=nn.ReLU):
         super().__init__()
-        self.bag = nn.EmbeddingBag(shape.size, dim)
+        self.bag = nn.EmbeddingBag(shape.size[0], dim)
         self.tail = nn.Sequential(activation(), nn.Dropout(dropout), nn.Linear(dim, dim))
 
     def forward(self, x):
@@ -228,7 +228,7 @@ def test_a_module_of_no_package_is_found(tmp_path: Path, monkeypatch: pytest.Mon
 )
 def test_what_does_not_fit_is_said(mine: str, name: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError) as caught:
-        registry.build("encoders", f"{mine}:{name}", options).build(Shape("features", 4), torch.Generator())
+        registry.build("encoders", f"{mine}:{name}", options).build(Shape("features", (4,)), torch.Generator())
     assert message in str(caught.value)
 
 
@@ -310,7 +310,7 @@ def test_a_run_with_such_an_encoder_resumes_and_its_model_loads(options_file: st
 )
 def test_such_an_encoder_is_checked(options_file: str, which: str, message: str) -> None:
     with pytest.raises(UserError) as caught:
-        registry.build("encoders", options_file, {"which": which}).build(Shape("features", 4), torch.Generator())
+        registry.build("encoders", options_file, {"which": which}).build(Shape("features", (4,)), torch.Generator())
     assert message in str(caught.value)
 
 

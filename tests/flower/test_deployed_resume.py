@@ -187,7 +187,7 @@ def agreed_and_here(folder: Path) -> tuple[party.PartySetup, Agreement]:
     file.write_bytes((CLINICS / "east.csv").read_bytes())
     here = party.PartySetup.from_node(to_toml(settings()), node(folder, file))
     rows = FileRows(here)
-    return here, agree([rows.offer()], rows.files.wording)[0]
+    return here, agree([rows.offer()], rows.files.preparation)[0]
 
 
 def same(one: dict[str, Examples], other: dict[str, Examples]) -> bool:

@@ -104,7 +104,7 @@ def test_an_offer_holds_names_and_kinds_only(tmp_path: Path) -> None:
     reply = party.answer("offer", RecordDict(), to_toml(settings()), nodes[12])
     offer = json.loads(messages.text_of(reply, "offer", "offer"))
     assert offer["party"] == "north"
-    assert set(offer) == {"party", "task", "kind", "classes", "columns", "moments", "words"}
+    assert set(offer) == {"party", "task", "kind", "classes", "columns", "moments", "words", "other"}
     assert offer["words"] is None  # hashed words need no agreement
     assert offer["columns"] == []
 

@@ -24,7 +24,7 @@ from fedalign.flower.party_state import Memory
 from fedalign.flower.transport import Transport
 from fedalign.inference.model import Model
 from fedalign.ingest.agree import agree
-from fedalign.ingest.offer import Offer, TextSettings
+from fedalign.ingest.offer import Offer
 from fedalign.runs.folder import RunFolder
 from helpers.deployed import CLINICS, FLOWER, Killed, Server, at_look, clinics, dying, later, node, settings
 from helpers.loopback_grid import LoopbackGrid, metadata
@@ -281,10 +281,10 @@ GOOD = {"count": [9], "mean": [1.0], "squares": [3.0]}
 @pytest.mark.parametrize(
     ("moments", "reason"),
     [
-        (None, "tells no statistics"),
+        (None, "sends no statistics"),
         ({**GOOD, "count": [9, 9]}, "more or fewer columns"),
-        ({**GOOD, "mean": [float("nan")]}, "no numbers or too large"),
-        ({**GOOD, "mean": [1e300]}, "no numbers or too large"),
+        ({**GOOD, "mean": [float("nan")]}, "not finite or too large"),
+        ({**GOOD, "mean": [1e300]}, "not finite or too large"),
         ({**GOOD, "squares": [-100.0]}, "negative count or square"),
         ({**GOOD, "count": [-1]}, "negative count or square"),
     ],
@@ -297,7 +297,7 @@ def test_statistics_that_would_spoil_everybodys_scaling_keep_their_party_out(mom
     assert not post.offers
     assert reason in lines[0]
     with pytest.raises(UserError, match=reason):
-        agree([Offer.model_validate_json(json.dumps(offer))], TextSettings())
+        agree([Offer.model_validate_json(json.dumps(offer))], {})
     post.listen(7, told({**offer, "moments": GOOD}))
     assert post.offers[7].party == "b"
 

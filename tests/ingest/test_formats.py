@@ -199,7 +199,7 @@ def test_columns_may_have_another_name_in_one_file(tmp_path: Path) -> None:
     assert batch.numbers("pulse").tolist() == [61]
     with pytest.raises(UserError, match=r"a.csv has no column 'hart'; did you mean hr"):
         open_table(path).renamed({"pulse": "hart"})
-    with pytest.raises(UserError, match="has a column 'note' of its own"):
+    with pytest.raises(UserError, match="has a column 'note' already"):
         open_table(path).renamed({"note": "hr"})
 
 
@@ -312,7 +312,7 @@ def broken(tmp_path: Path) -> list[tuple[Path, str]]:
         "missing.csv": "there is no file",
         "empty.csv": "empty.csv is empty",
         "header.csv": "header.csv, row 1",
-        "twice.csv": "twice.csv, row 1: the column 'x' stands there twice",
+        "twice.csv": "twice.csv, row 1: the column 'x' is there twice",
         "utf16.csv": "utf16.csv is UTF-16; save it as UTF-8",
         "latin.csv": "latin.csv, row 1: the header is not UTF-8",
         "cut.csv.gz": "cut.csv.gz is damaged or cut off",

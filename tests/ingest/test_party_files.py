@@ -15,7 +15,7 @@ from fedalign import config, registry
 from fedalign.errors import UserError
 from fedalign.ingest.agree import agree, examples, offer
 from fedalign.ingest.columns import read_all
-from fedalign.ingest.offer import Agreement, Offer, TextSettings
+from fedalign.ingest.offer import Agreement, Offer
 from fedalign.ingest.party_files import Files, hold_out, read_aliases
 from fedalign.inputs import Features, Moments, Scaling, Text, shared_vocabulary
 from fedalign.learning import metrics
@@ -194,7 +194,7 @@ def test_a_column_of_very_few_values_tells_nothing(tmp_path: Path) -> None:
     (held,) = Files(parties={"a": str(write(tmp_path / "a.csv", table))}, features=("x", "y"), label="k").read(
         Files(features=("x", "y"), label="k").reading()
     )
-    moments = offer("a", held.records, held.classes, "single", TextSettings()).moments
+    moments = offer("a", held.records, held.classes, "single", {}).moments
     assert moments is not None
     assert moments.model_dump() == {"count": (0, 5), "mean": (0.0, 3.0), "squares": (0.0, 10.0)}
     found = Scaling.from_moments([moments, Moments.of(np.array([[7.0, 3.0]] * 9))])
@@ -259,7 +259,7 @@ def test_a_counted_vocabulary_keeps_rare_words_and_words_of_one_party_at_home(tm
     a = {"note": ["flu flu smith", "flu cough"], "k": ["x", "y"]}
     path = write(tmp_path / "a.csv", a)
     reading = Files(text="note", label="k").reading()
-    how = TextSettings(vocabulary="counted", min_count=2, min_clients=2)
+    how = {"vocabulary": "counted", "min_count": 2, "min_clients": 2}
     told = offer("a", read_all_of(path, reading), ["x", "y"], "single", how)
     assert told.words == {"flu": 3}  # smith and cough do not leave the party
     assert shared_vocabulary([{"flu": 3, "rash": 5}, {"flu": 2}, {"rash": 1}], 2) == ("rash", "flu")
@@ -276,13 +276,14 @@ def read_all_of(path: Path, reading: Any) -> Any:
 def test_hashed_words_need_nothing_from_a_party(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", NOTES)
     reading = Files(text="note", label="kind").reading()
-    told = offer("a", read_all_of(path, reading), ["car"], "single", TextSettings())
+    told = offer("a", read_all_of(path, reading), ["car"], "single", {})
     assert json.loads(told.model_dump_json(exclude_none=True)) == {
         "party": "a",
         "task": "single",
         "kind": "text",
         "classes": ["car"],
         "columns": [],
+        "other": {},
     }
 
 
@@ -298,9 +299,9 @@ def test_a_party_alone_reads_its_file_as_the_simulation_does(tmp_path: Path) -> 
         alone = Files(parties={name: str(place / f"{name}.csv")}, features="all", label="k")
         (held,) = alone.read(alone.reading())
         divided = alone.divided(held)
-        told = offer(name, divided.train, divided.classes, "single", alone.wording)
+        told = offer(name, divided.train, divided.classes, "single", alone.preparation)
         offers.append(Offer.model_validate_json(told.model_dump_json()))
-    agreed, _ = agree(offers, TextSettings())
+    agreed, _ = agree(offers, {})
     agreed = Agreement.model_validate_json(agreed.model_dump_json())
     assert agreed.inputs == whole.inputs
     alone = Files(parties={"b": str(place / "b.csv")}, features="all", label="k")
@@ -326,14 +327,14 @@ def test_parties_that_do_not_fit_are_named() -> None:
     one = Offer(party="a", task="single", kind="features", classes=("x",), columns=("p", "q"), moments=moments(2))
     two = Offer(party="b", task="single", kind="features", classes=("y",), columns=("p", "r"), moments=moments(2))
     with pytest.raises(UserError, match="b has r, which a lacks and lacks numbers in q, which a has; list the columns"):
-        agree([one, two], TextSettings())
+        agree([one, two], {})
     series = Offer(party="c", task="single", kind="series", classes=("x",), moments=moments(3))
     with pytest.raises(UserError, match="a holds features and c series"):
-        agree([one, series], TextSettings())
+        agree([one, series], {})
     with pytest.raises(UserError, match="c2 has 2 channels and c 3"):
-        agree([series, series.model_copy(update={"party": "c2", "moments": moments(2)})], TextSettings())
+        agree([series, series.model_copy(update={"party": "c2", "moments": moments(2)})], {})
     with pytest.raises(UserError, match="a holds single and d multi"):
-        agree([one, one.model_copy(update={"party": "d", "task": "multi"})], TextSettings())
+        agree([one, one.model_copy(update={"party": "d", "task": "multi"})], {})
     agreed = Agreement(task="single", label_names=("x",), inputs=Features(scaling=Scaling.identity(["p"])))
     with pytest.raises(UserError, match="'y' is not among the agreed label names"):
         agreed.places(["y"])
@@ -479,10 +480,10 @@ def mistakes(place: Path) -> list[tuple[dict[str, Any], str]]:
         ({**here, "parties": {"a": only}}, "the files are given twice"),
         ({**base, "path": str(place / "none")}, "there is no file or folder"),
         ({**base, "path": only}, "is one file; name the column that holds the party in dataset.client"),
-        ({**here, "client": "site"}, "is a folder, a file a party"),
+        ({**here, "client": "site"}, "is a folder with one file per party"),
         ({**base, "parties": {"a": only}, "client": "site"}, "with dataset.parties leave it out"),
         ({**base, "parties": {"a": only + "x"}}, "there is no file"),
-        ({**base, "path": str(odd)}, "b.xlsx is of a kind that is not read; save it as CSV"),
+        ({**base, "path": str(odd)}, "b.xlsx is not supported; save it as CSV"),
         ({**base, "path": str(twice)}, "a.csv and a.jsonl would be one party"),
         ({**base, "path": str(bare)}, "holds no CSV, TSV, JSONL, Parquet or NPZ file"),
         ({**base, "parties": {"u": str(unlabelled)}}, "unlabelled.csv: u annotates nothing"),

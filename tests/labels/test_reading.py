@@ -188,11 +188,11 @@ def test_labels_are_left_out_where_there_are_none_to_read(tmp_path: Path) -> Non
 MISTAKES: list[tuple[str, dict[str, Any], str]] = [
     ("note,act\na,b\n", {"text": "note"}, "the label is missing; set one of dataset.label"),
     ("note,act\na,b\n", {"text": "note", "label": "act", "labels": "act"}, "the label is given twice"),
-    ("note,act\na,b\n", {"label": "act"}, "the input is missing; set one of dataset.text"),
+    ("note,act\na,b\n", {"label": "act"}, "the input is missing; set one of dataset.features"),
     (
         "note,act\na,b\n",
         {"label": "act", "text": "note", "series": "note"},
-        "the input is given twice (text and series)",
+        "the input is given twice (series and text)",
     ),
     ("note,act\na,b\n", {"label": "act", "text": "notes"}, "a.csv has no column 'notes'; did you mean note?"),
     ("note,act\na,b\n", {"label": "akt", "text": "note"}, "a.csv has no column 'akt'; did you mean act?"),
@@ -200,7 +200,11 @@ MISTAKES: list[tuple[str, dict[str, Any], str]] = [
     ("x,act\na,b\n", {"label": "act", "features": "all"}, "a.csv has no column of numbers"),
     ("x,act\n1,b\n", {"label_prefix": "l:", "features": "all"}, "a.csv has no label column that begins with 'l:'"),
     ("x,act,s\n1,b,\n", {"label": "act", "features": ("x",), "client": "s"}, "row 2, column s: names no client"),
-    ("w,x,act\na,1,p\nb,1,p\na,1,p\n", {"id": "w"}, "a.csv, row 4, column w: recording 'a' goes on after another"),
+    (
+        "w,x,act\na,1,p\nb,1,p\na,1,p\n",
+        {"id": "w"},
+        "a.csv, row 4, column w: recording 'a' has steps after another began",
+    ),
     ("w,x,act\na,1,p\na,2,q\n", {"id": "w"}, "a.csv, row 3: recording 'a' is and is not 'p'"),
     ("w,x,act\n,1,p\n", {"id": "w"}, "row 2, column w: names no recording"),
     ("w,x,act,t\na,1,p,\n", {"id": "w", "time": "t"}, "row 2, column t: has no time"),

@@ -1,7 +1,4 @@
-"""Analytic learning: a linear model on fixed features, solved from sums that the clients send a few times.
-
-The solution equals that of pooled rows with the same known and unknown labels (docs/analytic.md).
-"""
+"""Analytic learning: a linear model on fixed features, solved from sums over the clients' rows (docs/analytic.md)."""
 
 from __future__ import annotations
 

@@ -61,12 +61,11 @@ class FedAlign(Algorithm):
 
     def nearness(self, model: DualEncoder, data: Examples) -> Tensor:
         """(n, C) how near each row is to each class, by the model as received."""
-        with torch.no_grad():
-            z = scoring.encode(model, data.x)
-            if self.semantics == "none":
-                return probabilities(model.label_encoder(z), model.task)
-            usual: pseudo_labels.Similarity = "cosine" if model.task == "single" else "dot"
-            return pseudo_labels.similarity(z, model.anchors(), usual if self.similarity == "auto" else self.similarity)
+        z = scoring.encode(model, data.x)
+        if self.semantics == "none":
+            return probabilities(model.label_encoder(z).detach(), model.task)
+        usual: pseudo_labels.Similarity = "cosine" if model.task == "single" else "dot"
+        return pseudo_labels.similarity(z, model.anchors(), usual if self.similarity == "auto" else self.similarity)
 
     def phases(self, model: DualEncoder) -> list[list[nn.Parameter]]:
         if not self.alternating:

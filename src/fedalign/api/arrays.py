@@ -11,16 +11,16 @@ import numpy as np
 
 from fedalign import registry, types
 from fedalign.errors import UserError
-from fedalign.inference.model import by_name, frame_columns
 from fedalign.ingest.annotation import Labels, Spelling
-from fedalign.ingest.columns import Raw, Reading, Records, limited
+from fedalign.ingest.columns import Reading, Records, limited
 from fedalign.ingest.formats import Batch, Problem, Ragged, Table, quoted, refuse
 from fedalign.ingest.party_files import Files
+from fedalign.inputs import Raw, raw_from_memory, setting_names
 from fedalign.types import Task
 
 ARRAYS = "fedalign.datasets._in_memory"
-OPTIONS = ("classes", "columns", "aliases", "missing", "other", "min_positives", "validation", "vocabulary", "words",
-           "buckets", "min_count", "min_clients", "max_tokens")  # fmt: skip # of a [dataset], without those of files
+# options of a [dataset] section that apply to rows in memory too
+OPTIONS = ("classes", "columns", "aliases", "missing", "other", "min_positives", "validation", *setting_names())
 
 Given = tuple[Any, Sequence[Any]]  # rows, and one label per row
 
@@ -99,7 +99,7 @@ def _records(
     party: str, rows: Any, labels: Sequence[Any], reading: Reading, renamed: Mapping[str, str] | None = None
 ) -> tuple[Records, Task | None]:
     """A party's rows as files give them, and the task of its labels."""
-    x, columns = _raw(party, rows, reading.missing)
+    kind, x, columns = raw_from_memory(rows, reading.missing, party)
     if renamed and not columns:
         raise UserError(f"dataset.columns renames columns of {party}, whose rows have no names; give a data frame")
     file = f"rows of {party}"
@@ -108,7 +108,7 @@ def _records(
     if len(x) != len(labels):
         raise UserError(f"{party}: {len(x)} rows but {len(labels)} labels; give one label, list or None per row")
     found, task = _labels(party, labels, reading)
-    return Records(file, np.arange(len(x)), x, columns, found), task
+    return Records(file, kind.name(), np.arange(len(x)), x, columns, found), task
 
 
 def _check_size(file: str, x: Raw, columns: Sequence[str]) -> None:
@@ -120,43 +120,6 @@ def _check_size(file: str, x: Raw, columns: Sequence[str]) -> None:
         for place in range(x.shape[1]):
             column = columns[place] if columns else str(place)
             Batch(file, numbers, {column: x[:, place]}).numbers(column)
-
-
-def _raw(party: str, rows: Any, missing: Sequence[str]) -> tuple[Raw, tuple[str, ...]]:
-    """The input, and the names of its columns or channels."""
-    columns = frame_columns(rows)
-    if hasattr(rows, "to_numpy"):  # a list of a data frame would be its columns
-        rows = rows.to_numpy()
-    rows = rows if isinstance(rows, np.ndarray) and rows.ndim > 1 else list(rows)
-    if not len(rows):
-        raise UserError(f"{party} has no row; leave it out")
-    if all(isinstance(row, str) for row in rows):
-        texts = [row.strip() for row in rows]
-        return np.array(["" if text in missing else text for text in texts], dtype=object), ()
-    try:
-        if np.ndim(rows[0]) == 2:
-            return _recordings(rows)
-        if missing:
-            rows = np.array(rows, dtype=object)
-            rows[np.isin(rows, missing)] = None
-        table = np.asarray(rows, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise UserError(f"{party}: rows must be texts, equal lists of numbers, or recordings ({error})") from error
-    if table.ndim != 2:
-        raise UserError(f"{party}: rows must be texts, a table of numbers, or recordings; got shape {table.shape}")
-    return table, columns
-
-
-def _recordings(rows: Sequence[Any]) -> tuple[Ragged, tuple[str, ...]]:
-    """All recordings in one array, and the names of their channels if they are data frames."""
-    named = [names for names in map(frame_columns, rows) if names]
-    columns = named[0] if named else ()
-    if any(set(names) != set(columns) for names in named):
-        raise ValueError("recordings differ in the names of their channels")
-    parts = [np.asarray(by_name(row, columns), dtype=np.float64) for row in rows]
-    if len({part.shape[1:] for part in parts}) > 1:
-        raise ValueError("recordings differ in their number of channels")
-    return Ragged.of(np.concatenate(parts), [len(part) for part in parts]).trimmed(), columns
 
 
 def _labels(party: str, labels: Sequence[Any], reading: Reading) -> tuple[Labels, Task | None]:

@@ -15,11 +15,10 @@ from fedalign.errors import UserError
 from fedalign.ingest.defaults import suggest_settings
 from fedalign.ingest.detect import detect
 from fedalign.ingest.party_files import Files
+from fedalign.ingest.reading import LABELS
 from fedalign.runs import experiment
 from fedalign.types import Party
 
-INPUTS = ("text", "features", "series")
-LABELS = ("label", "labels", "label_columns", "label_prefix")
 DATA = ("dataset", "partition")  # sections that decide what the rows are
 SHOWN = 10  # parties, and classes of each party, that a federation lists in its repr
 
@@ -45,7 +44,7 @@ class Federation(types.Federation):
         else:
             table["path"] = str(path)
             name = Path(path).resolve().stem
-        if not isinstance(path, Mapping) and not any(table.get(key) for key in (*INPUTS, *LABELS)):
+        if not isinstance(path, Mapping) and not any(table.get(key) for key in (*registry.names("inputs"), *LABELS)):
             table = {**detect(Path(path), {key: str(value) for key, value in options.items()}).options, **options}
         table = Files.beside(table, Path.cwd())
         files = registry.build("datasets", "files", table)
@@ -96,7 +95,7 @@ class Federation(types.Federation):
             table = {
                 "seed": 1,
                 "clients_per_round": min(len(self.parties), 10),
-                **suggest_settings(self.kind, rows),
+                **suggest_settings(type(self.inputs), rows),
                 **table,
             }
         config = configs.changed(table, {"algorithm.name": algorithm, "rounds": rounds, "seed": seed, **changes})

@@ -65,7 +65,7 @@ def forward_flops(lengths: Tensor, plan: Plan) -> float:
     shape = plan.federation.inputs.shape
     steps = lengths.double().clamp(max=o["max_length"])
     inner = layers * (steps * (8 * d * d + 4 * d * hidden) + 4 * steps**2 * d)
-    return float((inner + (steps * 2 * d * shape.size if shape.kind == "series" else 0)).sum())
+    return float((inner + (steps * 2 * d * shape.size[0] if shape.kind == "series" else 0)).sum())
 
 
 def lengths_of(data: Examples) -> Tensor:
@@ -105,7 +105,7 @@ class Clock(TrainingCallback):
     def __init__(self) -> None:
         self.prepared_at = 0.0
 
-    def prepared(self, data: Examples) -> None:
+    def on_data(self, data: Examples) -> None:
         self.data = data
         self.prepared_at = time.perf_counter()
 

@@ -124,14 +124,8 @@ def print_leaving(found: Preview, path: Path) -> None:
     output.print(f"  the party's name, by default that of its file: {escape(shown(offer.party))}", soft_wrap=True)
     output.print(f"  the names of what it annotates: {escape(', '.join(map(shown, offer.classes)))}", soft_wrap=True)
     output.print(f"  what a row is ({offer.kind}) and whether it has one class or several ({offer.task})")
-    if offer.columns:
-        output.print(f"  the names of {len(offer.columns)} columns: {escape(', '.join(map(shown, offer.columns)))}")
-    if offer.moments is not None:
-        output.print(f"  of each of {len(offer.moments.mean)} columns: count, mean, sum of squared deviations")
-    if offer.words is not None:
-        output.print(f"  {len(offer.words):,} words with their counts, each used often enough (dataset.min_count)")
-    elif offer.kind == "text":
-        output.print("  no word: words are hashed on this machine")
+    for sentence in offer.input.describe_offer(offer):
+        output.print(f"  {escape(sentence)}")
     for when, spec in found.replies.items():
         output.print(f"\n[bold]{when.capitalize()}: {spec.size:,} bytes[/]")
         for group, arrays in (("", spec.weights), (" (extra)", spec.extra)):

@@ -24,11 +24,6 @@ ABOUT = {
     "client": "the column that names the party",
     "test_file": "rows with all classes that belong to no party",
     "aliases": "other names of classes",
-    "text": "the column with the document",
-    "features": "the columns with numbers; scaled alike for all, from sums that each party gives",
-    "series": "the column with the recording, or the columns of its channels",
-    "id": "rows with the same id are the steps of one recording",
-    "time": "the order of the steps",
     "label": "the column with the class name; empty: not looked at",
     "labels": "the column with the class names; empty: not looked at",
     "separator": "between the names",
@@ -91,9 +86,10 @@ def written(detected: Detected, path: Path, out: Path) -> str:
         "[dataset]",
         line("name", "files"),
     ]
+    about = {**ABOUT, **detected.kind.about}
     for key, value in options.items():
         why = f" ({detected.why[key]})" if key in detected.why else ""
-        lines += [remark(ABOUT[key] + why), line(key, value)]
+        lines += [remark(about.get(key, key) + why), line(key, value)]
     lines += _label_choices(detected) + _input_choices(detected)
     if "test_file" not in options:
         lines += ["# share of each party's rows kept for testing; or test_file = ...", line("test", 0.2)]
@@ -127,14 +123,8 @@ def _label_choices(detected: Detected) -> list[str]:
 
 def _input_choices(detected: Detected) -> list[str]:
     empty = ["# texts that mean an empty cell, also in the labels", '# missing = ["NA"]']
-    if detected.kind != "text":
-        return empty
-    return [
-        '# hashed: no word leaves a party; "counted": see docs/files.md',
-        line("vocabulary", "hashed"),
-        line("buckets", 1024 if detected.rows < 2_000 else 4096),
-        *empty,
-    ]
+    settings = detected.kind.suggested(detected.rows)
+    return [text for comment, key, value in settings for text in (remark(comment), line(key, value))] + empty
 
 
 def _encoder(detected: Detected) -> list[str]:

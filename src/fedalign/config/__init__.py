@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from fedalign.config.changes import RENAMED, parse
 from fedalign.config.paths import program
-from fedalign.config.sources import OWN, load, presets, read_table
+from fedalign.config.sources import OWN, load, presets, read_table, settings_for
 from fedalign.config.tables import (
     PROFILES,
     Config,
@@ -38,5 +38,6 @@ __all__ = [
     "program",
     "read_table",
     "sections",
+    "settings_for",
     "to_toml",
 ]

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import shlex
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from fedalign.config.changes import apply, by_key, parse, with_new_names
+from fedalign.config.changes import Change, apply, by_key, parse, with_new_names
 from fedalign.config.paths import complete_paths
 from fedalign.config.tables import Config, from_table
 from fedalign.errors import UserError, nearest
 
+WHEN = "when"  # the table of settings that hold for one algorithm only
 OWN = "fedalign.toml"  # the configuration of a folder of files
 
 
@@ -40,8 +41,31 @@ def read_table(source: str, overrides: Iterable[str] = (), **changes: Any) -> di
         path = Path(source)
         # earlier versions kept relative paths in a run's folder; they are relative to the working folder
         complete_paths(table, Path.cwd() if _of_a_run(path) else path.resolve().parent)
-    apply(table, [*map(parse, overrides), *by_key(changes)])
+    given = [*map(parse, overrides), *by_key(changes)]
+    when = table.pop(WHEN, {})
+    chosen = [value for path, value in given if path == ["algorithm", "name"]]
+    name = chosen[-1] if chosen else table.get("algorithm", {}).get("name")
+    apply(table, [*_flattened(when.get(str(name), {})), *given])
     return table
+
+
+def settings_for(source: str, algorithm: str, overrides: Iterable[str] = ()) -> dict[str, Any]:
+    """What a preset sets for one algorithm only, in `[when.ALGORITHM]`, without what is overridden."""
+    if source not in presets():
+        return {}
+    given = [path for path, _ in map(parse, overrides)]
+    found: dict[str, Any] = {}
+    own = _flattened(_read(source).get(WHEN, {}).get(algorithm, {}))
+    apply(found, [(path, value) for path, value in own if path not in given])
+    return found
+
+
+def _flattened(table: Mapping[str, Any], path: tuple[str, ...] = ()) -> list[Change]:
+    """The values of nested tables, each with its path."""
+    found: list[Change] = []
+    for key, value in table.items():
+        found += _flattened(value, (*path, key)) if isinstance(value, Mapping) else [([*path, key], value)]
+    return found
 
 
 def _read(source: str) -> dict[str, Any]:

@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from fedalign.errors import UserError
 from fedalign.inputs import Shape
 from fedalign.randomness import seeded
-from fedalign.types import Rows, Sequences
 
 PLAIN = (bool, int, float, str, list, tuple, dict, type(None))  # what a TOML file can hold
 
@@ -85,7 +84,7 @@ def checked(module: nn.Module, shape: Shape) -> int:
     name = type(module).__name__
     if not any(True for _ in module.parameters()):
         raise UserError(f"{name} has no weights to train; give it at least one layer")
-    x = made_up(shape)
+    x = shape.trial_rows()
     keyed = bool(getattr(module, "keyed", False))
     try:
         with torch.no_grad():
@@ -94,8 +93,7 @@ def checked(module: nn.Module, shape: Shape) -> int:
             if not keyed:
                 module.train()(x)
     except Exception as error:
-        what = f"a tensor of shape (3, {shape.size})" if shape.kind == "features" else f"Sequences of {shape.kind}"
-        raise UserError(f"{name} cannot read {what}: {type(error).__name__}: {error}") from error
+        raise UserError(f"{name} cannot read {shape}: {type(error).__name__}: {error}") from error
     if not isinstance(found, Tensor) or found.dim() != 2 or len(found) != 3:
         given = f"shape {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
         raise UserError(f"{name} returns {given} for 3 rows; it must return a tensor (rows, dim)")
@@ -111,13 +109,3 @@ def checked(module: nn.Module, shape: Shape) -> int:
             "or GroupNorm"
         )
     return int(found.shape[1])
-
-
-def made_up(shape: Shape) -> Rows:
-    """Three rows of the given shape; sequences of one, two and three steps."""
-    if shape.kind == "features":
-        return torch.randn(3, shape.size)
-    offsets = torch.tensor([0, 1, 3, 6])
-    if shape.kind == "tokens":
-        return Sequences(torch.arange(6, dtype=torch.int32) % shape.size, offsets)
-    return Sequences(torch.randn(6, shape.size), offsets)

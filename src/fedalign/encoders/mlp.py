@@ -44,8 +44,8 @@ class MlpEncoder(nn.Module):
         def uniform(*size: int, bound: float) -> nn.Parameter:
             return nn.Parameter(torch.empty(*size).uniform_(-bound, bound, generator=generator))
 
-        self.up = uniform(options.hidden, shape.size, bound=shape.size**-0.5)
-        self.up_bias = uniform(options.hidden, bound=shape.size**-0.5)
+        self.up = uniform(options.hidden, shape.size[0], bound=shape.size[0] ** -0.5)
+        self.up_bias = uniform(options.hidden, bound=shape.size[0] ** -0.5)
         self.out = uniform(options.dim, options.hidden, bound=options.hidden**-0.5)
         self.out_bias = uniform(options.dim, bound=options.hidden**-0.5)
         self.norm = nn.Parameter(torch.ones(options.dim))

@@ -45,10 +45,11 @@ class RandomFeaturesEncoder(nn.Module):
     def __init__(self, options: RandomFeatures, shape: Shape, generator: torch.Generator) -> None:
         super().__init__()
         self.options = options
-        self.dim = max(options.features, shape.size)
-        drawn = self.dim - shape.size
-        scale = options.width * shape.size**-0.5
-        self.register_buffer("weight", torch.randn(drawn, shape.size, generator=generator) * scale)
+        columns = shape.size[0]
+        self.dim = max(options.features, columns)
+        drawn = self.dim - columns
+        scale = options.width * columns**-0.5
+        self.register_buffer("weight", torch.randn(drawn, columns, generator=generator) * scale)
         bias = torch.rand(drawn, generator=generator)
         self.register_buffer("bias", bias * 2 * math.pi if options.kind == "fourier" else 2 * bias - 1)
 

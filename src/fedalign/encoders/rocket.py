@@ -58,10 +58,27 @@ class RocketEncoder(nn.Module):
     def __init__(self, options: Rocket, shape: Shape, generator: torch.Generator) -> None:
         super().__init__()
         self.options = options
-        channels = shape.size
+        channels = shape.size[0]
         kernels = max((options.features - 2 * channels + 1) // 2, 1)
         self.dim = 2 * channels + 2 * kernels
         mix, taps = torch.zeros(kernels, channels), torch.zeros(kernels, TAPS)
+        if mix.is_meta:  # only the shapes are wanted
+            dilation, level = torch.zeros(kernels, dtype=torch.int64), torch.zeros(kernels)
+        else:
+            dilation, level = self._draw(mix, taps, generator)
+        for name, value in (
+            ("mix", mix),
+            ("taps", taps),
+            ("dilation", dilation),
+            ("level", level),
+            ("mean", torch.zeros(kernels)),
+            ("sd", torch.ones(kernels)),
+        ):
+            self.register_buffer(name, value)
+
+    def _draw(self, mix: Tensor, taps: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Fills channels and weights of the kernels; returns their dilations and levels."""
+        kernels, channels = mix.shape
         most = math.log2(min(channels, MOST_CHANNELS) + 1)
         for k in range(kernels):
             count = int(2 ** (most * float(torch.rand(1, generator=generator))))  # few channels more often than many
@@ -71,18 +88,10 @@ class RocketEncoder(nn.Module):
             weights = torch.randn(length, generator=generator)
             edge = (TAPS - length) // 2
             taps[k, edge : TAPS - edge] = weights - weights.mean()
-        doublings = int(math.log2(max((options.longest - 1) / (TAPS - 1), 1)))
+        doublings = int(math.log2(max((self.options.longest - 1) / (TAPS - 1), 1)))
         dilation = 2 ** torch.randint(doublings + 1, (kernels,), generator=generator).sort().values
         share = 0.05 + 0.9 * torch.rand(kernels, generator=generator)
-        for name, value in (
-            ("mix", mix),
-            ("taps", taps),
-            ("dilation", dilation),
-            ("level", torch.special.ndtri(share)),
-            ("mean", torch.zeros(kernels)),
-            ("sd", torch.ones(kernels)),
-        ):
-            self.register_buffer(name, value)
+        return dilation, torch.special.ndtri(share)
 
     @property
     def statistics_shapes(self) -> dict[str, tuple[int, ...]]:

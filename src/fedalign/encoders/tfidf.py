@@ -46,8 +46,8 @@ class TfIdfEncoder(nn.Module):
     def __init__(self, options: TfIdf, shape: Shape) -> None:
         super().__init__()
         self.options = options
-        self.tokens = shape.size
-        self.terms = shape.size + options.bigrams
+        self.tokens = shape.size[0]
+        self.terms = shape.size[0] + options.bigrams
         self.dim = min(options.features, self.terms - 1)  # the unknown token has no column
         column = torch.full((self.terms,), self.dim)
         column[1 : self.dim + 1] = torch.arange(self.dim)  # before `fit`: a vocabulary lists frequent words first

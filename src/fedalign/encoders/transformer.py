@@ -60,10 +60,10 @@ class TransformerEncoder(nn.Module):
 
         # the starting values are those of nn.Embedding, nn.Linear and nn.TransformerEncoderLayer
         if self.tokens:
-            self.embedding = nn.Parameter(torch.empty(shape.size, d).normal_(generator=generator))
+            self.embedding = nn.Parameter(torch.empty(shape.size[0], d).normal_(generator=generator))
         else:
-            self.embedding = uniform(d, shape.size, bound=shape.size**-0.5)
-            self.embedding_bias = uniform(d, bound=shape.size**-0.5)
+            self.embedding = uniform(d, shape.size[0], bound=shape.size[0] ** -0.5)
+            self.embedding_bias = uniform(d, bound=shape.size[0] ** -0.5)
         self.layers = nn.ModuleList()
         for _ in range(options.layers):
             layer = nn.Module()

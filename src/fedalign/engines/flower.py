@@ -27,6 +27,7 @@ from fedalign.flower import messages
 from fedalign.learning.client_state import ClientStates
 from fedalign.learning.local_training import ModelPair, train_client
 from fedalign.learning.rounds import Plan, Reply
+from fedalign.system.cores import cores
 from fedalign.types import Arrays, Server, size_of
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ def simulation(nodes: int, cpus: int) -> Iterator[Grid]:
         try:
             init: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False, "logging_level": "error"}
             if "RAY_ADDRESS" not in os.environ:
-                init["num_cpus"] = local.cores()
+                init["num_cpus"] = cores()
             run_simulation(
                 server,
                 client_app(),

@@ -7,7 +7,6 @@ worker processes (docs/performance.md).
 
 from __future__ import annotations
 
-import os
 import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -26,6 +25,7 @@ from fedalign.learning.local_training import ModelPair, TrainingCallback, train_
 from fedalign.learning.rounds import Plan, Reply
 from fedalign.learning.scoring import chunks, steps_of
 from fedalign.system.allocation import keep_freed_memory
+from fedalign.system.cores import cores
 from fedalign.types import Arrays, Examples, Party, Server, Truth, size_of
 
 Counter = Callable[[Tensor, Examples], Tensor]  # logits of some rows to counts that add up
@@ -55,11 +55,6 @@ class Local:
                 engine.stopping.set()
                 pool.shutdown(wait=True, cancel_futures=True)
                 torch.set_num_threads(before)
-
-
-def cores() -> int:
-    """The number of cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class LocalEngine:

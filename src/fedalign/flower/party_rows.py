@@ -38,7 +38,7 @@ class FileRows:
         self.task = reading.task
 
     def offer(self) -> Offer:
-        return offer(self.held.name, self.held.train, self.held.classes, self.task, self.files.wording)
+        return offer(self.held.name, self.held.train, self.held.classes, self.task, self.files.preparation)
 
     def parts(self, agreed: Agreement) -> dict[str, Examples]:
         names = ("train", "validation", "test")
@@ -59,8 +59,8 @@ class PresetRows:
 
     def offer(self) -> Offer:
         names = [name for name, own in zip(self.federation.label_names, self.party.train.classes, strict=True) if own]
-        kind = self.federation.inputs.kind
-        return Offer(party=self.party.name, task=self.federation.task, kind=kind, classes=tuple(names))
+        found = self.federation
+        return Offer(party=self.party.name, task=found.task, kind=found.inputs.kind, classes=tuple(names))
 
     def parts(self, agreed: Agreement) -> dict[str, Examples]:
         found = {"train": self.party.train, "validation": self.party.validation, "test": self.party.test}

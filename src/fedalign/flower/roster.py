@@ -12,8 +12,8 @@ from pathlib import Path
 import torch
 
 from fedalign.errors import UserError
-from fedalign.ingest.agree import agree
-from fedalign.ingest.offer import Agreement, Offer, TextSettings
+from fedalign.ingest.agree import Preparation, agree
+from fedalign.ingest.offer import Agreement, Offer
 from fedalign.labels import names as label_names
 from fedalign.labels.names import Near
 from fedalign.system.files import write_atomically
@@ -27,7 +27,7 @@ class Roster:
     agreed: Agreement
     offers: list[Offer]
     run: str = field(default_factory=lambda: secrets.token_hex(16))  # what the parties keep their memory under
-    how: TextSettings = field(default_factory=TextSettings)
+    how: Preparation = field(default_factory=dict)
     approved: tuple[str, ...] = ()  # names that look like another party's and are meant
 
     @property
@@ -67,7 +67,7 @@ class Roster:
         write_atomically(self.path(folder), json.dumps({"run": self.run, "agreed": agreed, "parties": parties}))
 
     @classmethod
-    def again(cls, stored: Stored, offers: Sequence[Offer], how: TextSettings, approved: tuple[str, ...]) -> Roster:
+    def again(cls, stored: Stored, offers: Sequence[Offer], how: Preparation, approved: tuple[str, ...]) -> Roster:
         """The roster of a run that is resumed: the same parties in the same order. Others join once it goes on."""
         offered = {offer.party: offer for offer in offers}
         return cls(stored.agreed, [offered[name] for name in stored.parties], stored.run, how, approved)

@@ -134,7 +134,7 @@ def open_roster(post: Transport, config: Config, settings: Settings, log: Log) -
     """The opening step: offers from all parties, one list of names, one way to read rows."""
     files = registry.build("datasets", "files", config.dataset.options)
     offers = sorted(post.gather(), key=lambda offer: offer.party)
-    agreed, near = agree(offers, files.wording, files.reading().aliases)
+    agreed, near = agree(offers, files.preparation, files.reading().aliases)
     for pair in near:
         log(f"names to look at: {pair.first!a} and {pair.second!a} ({pair.reason}, {pair.score})")
     for pair in look_alikes(near, offers, settings.approved):
@@ -142,14 +142,14 @@ def open_roster(post: Transport, config: Config, settings: Settings, log: Log) -
     owners = {offer.party: {label_names.normalised(name) for name in offer.classes} for offer in offers}
     for isolated_names in without_company(owners):
         log(f"note: {isolated_names!a} shares no class with anyone; only label names connect it")
-    return Roster(agreed, offers, how=files.wording, approved=settings.approved)
+    return Roster(agreed, offers, how=files.preparation, approved=settings.approved)
 
 
 def reopened(post: Transport, stored: Stored, config: Config, settings: Settings) -> tuple[Roster, Plan]:
     """Roster and plan of a run that goes on, once all its parties are back; its checkpoint as it is kept now."""
     RunFolder.existing(settings.out).check_same(config)
     files = registry.build("datasets", "files", config.dataset.options)
-    roster = Roster.again(stored, post.gather(stored.parties), files.wording, settings.approved)
+    roster = Roster.again(stored, post.gather(stored.parties), files.preparation, settings.approved)
     plan = experiment.plan(config, roster.federation)
     if stored.old:
         renew(settings.out, plan)

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from fedalign.errors import UserError
 from fedalign.flower import messages
-from fedalign.ingest.agree import check_moments
+from fedalign.ingest.agree import check_offer
 from fedalign.ingest.offer import Offer
 from fedalign.labels import names as label_names
 
@@ -97,7 +97,7 @@ class Transport:
             for name in (offer.party, *offer.classes):
                 label_names.allowed(name)
             if not self.trial:
-                check_moments(offer)
+                check_offer(offer)
                 self.check_name(node, offer.party)
             self.offers[node] = offer
             self.note("in", "offer", offer.party, reply.content)

@@ -53,7 +53,7 @@ class ModelCard(_Part):
     label_names: tuple[str, ...] = Field(min_length=1, max_length=MAX_NAMES)
     encoder: Encoder
     head: Head
-    inputs: Annotated[Inputs, Field(discriminator="kind")]
+    inputs: Inputs
     reading: dict[str, Any] | None = None  # which columns of a file hold what
     thresholds: tuple[Probability, ...] | None = None  # one per class, multi-label
 

@@ -13,6 +13,7 @@ import polars as pl
 import torch
 from torch import Tensor
 
+from fedalign import registry
 from fedalign.errors import UserError
 from fedalign.inference.finite import NotFiniteError, check_rows
 from fedalign.inference.model import Model
@@ -20,7 +21,6 @@ from fedalign.ingest import agree
 from fedalign.ingest.columns import Reading, Records, limited, read
 from fedalign.ingest.formats import open_table, printable
 from fedalign.ingest.offer import Agreement
-from fedalign.inputs import Features, Text
 from fedalign.labels.names import normalised
 from fedalign.learning import metrics
 from fedalign.learning.model import probabilities
@@ -44,29 +44,18 @@ def reading_of(model: Model, **columns: Any) -> Reading:
     stored = (model.card.reading if model.card else None) or {}
     given = {key: value for key, value in columns.items() if value}
     known = {key: tuple(value) if isinstance(value, list) else value for key, value in stored.items()}
-    if not any(known.get(kind) for kind in ("text", "features", "series")):
-        known |= _by_inputs(model)
-    if isinstance(model.inputs, Features) and model.inputs.scaling.columns:
-        known["features"] = model.inputs.scaling.columns  # those of training, whatever else a file holds
-    kinds = [kind for kind in ("text", "features", "series") if given.get(kind)]
-    for kind in kinds:
-        if kind != model.inputs.kind:
-            raise UserError(f"the model reads {model.inputs.kind}, not {kind}; leave --{kind} out")
+    every = registry.names("inputs")
+    if not any(known.get(kind) for kind in every):
+        known |= {**model.inputs.default_columns(), "label": "label"}  # the files of published data are no tables
+    known |= model.inputs.trained_columns()
+    kinds = [kind for kind in every if given.get(kind)]
+    for kind in set(kinds) - {model.inputs.kind}:
+        raise UserError(f"the model reads {model.inputs.kind}, not {kind}; leave --{kind} out")
     if kinds:  # another column takes the place of the one in training
-        known |= dict.fromkeys(("text", "features", "series"), "")
+        known |= dict.fromkeys(every, "")
     if any(given.get(word) for word in ("label", "labels", "label_columns", "label_prefix")):
         known |= {"label": "", "labels": "", "label_columns": (), "label_prefix": ""}
     return Reading(**{**known, **given})
-
-
-def _by_inputs(model: Model) -> dict[str, Any]:
-    """For models of published data sets, whose files are not tables."""
-    if isinstance(model.inputs, Text):
-        return {"text": "text", "label": "label"}
-    columns = model.inputs.scaling.columns
-    if isinstance(model.inputs, Features):
-        return {"features": columns or "all", "label": "label"}
-    return {"series": "series", "label": "label"}
 
 
 def predictions(
@@ -110,9 +99,8 @@ def predictions(
 def longest(model: Model) -> int | None:
     """How many steps of a row are read at most."""
     limit: int | None = getattr(getattr(model.network.data_encoder, "options", None), "max_length", None)
-    if isinstance(model.inputs, Text):
-        return model.inputs.max_tokens if limit is None else min(limit, model.inputs.max_tokens)
-    return limit
+    limits = [found for found in (limit, model.inputs.max_steps) if found is not None]
+    return min(limits, default=None)
 
 
 def chosen(model: Model, logits: Tensor, threshold: float | None) -> np.ndarray:
@@ -129,8 +117,9 @@ def chosen(model: Model, logits: Tensor, threshold: float | None) -> np.ndarray:
 
 def kept_columns(path: Path, reading: Reading, keep: Sequence[str]) -> tuple[str, ...]:
     """Columns of the input that come along: a recording's id, where the file has one, and those asked for."""
-    own = reading.id if reading.id in open_table(path).columns else ""
-    return tuple(dict.fromkeys(column for column in (own, *keep) if column))
+    own = reading.input.row_columns(reading.input.columns_of(reading))[:1]
+    there = [column for column in own if column in open_table(path).columns]
+    return tuple(dict.fromkeys([*there, *keep]))
 
 
 def columns(

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,8 +18,7 @@ from fedalign.inference import new_class
 from fedalign.inference.card import Head, ModelCard
 from fedalign.inference.finite import check_finite, check_rows
 from fedalign.inference.storage import read_model, with_program, write_model
-from fedalign.ingest.formats import Ragged, quoted
-from fedalign.inputs import Features, Inputs, Text
+from fedalign.inputs import InputKind
 from fedalign.labels import vectors
 from fedalign.labels.names import allowed, normalised
 from fedalign.labels.settings import Labels
@@ -37,7 +34,7 @@ class Model:
 
     network: DualEncoder
     label_names: tuple[str, ...]
-    inputs: Inputs
+    inputs: InputKind
     thresholds: Tensor | None = None  # (C,) multi-label; None: 0.5 everywhere
     card: ModelCard | None = None  # labels.json
     result: dict[str, Any] | None = None  # what training measured, as in result.json
@@ -95,12 +92,8 @@ class Model:
         keep_freed_memory()
         if len(x) <= scoring.CHUNK:
             return check_finite(scoring.logits(self.network, x))
-        before = torch.get_num_threads()
-        try:
-            with ThreadPoolExecutor(_cores(), initializer=torch.set_num_threads, initargs=(1,)) as pool:
-                return check_finite(scoring.logits(self.network, x, pool))
-        finally:
-            torch.set_num_threads(before)  # threads started later take the number that was set last
+        with scoring.threads() as pool:
+            return check_finite(scoring.logits(self.network, x, pool))
 
     def prepared(self, rows: Any) -> Rows:
         """Raw rows as the network reads them. Steps without a value at the end of a recording are padding, as in
@@ -109,23 +102,7 @@ class Model:
             raise UserError("these rows are prepared already; give raw rows, or use logits_of_prepared")
         if isinstance(rows, Tensor):
             rows = rows.detach().cpu().double().numpy()
-        if isinstance(rows, Iterator):  # can be read once only
-            rows = list(rows)
-        if isinstance(self.inputs, Text):
-            # of a frame the loop would see the names of its columns, or the columns
-            if isinstance(rows, str) or hasattr(rows, "columns") or not all(isinstance(row, str) for row in rows):
-                raise UserError("this model reads texts: give a list of strings, or one column of a data frame")
-            return self.inputs.rows(rows)
-        scaling = self.inputs.scaling
-        width = len(scaling.mean)
-        if isinstance(self.inputs, Features):
-            return self.inputs.rows(_numbers(by_name(rows, scaling.columns), width, dims=2))
-        if hasattr(rows, "columns"):
-            raise UserError("this model reads recordings: give a list of data frames or arrays, one a recording")
-        recordings = [_numbers(by_name(row, scaling.columns), width, dims=2) for row in rows]
-        steps = np.concatenate([np.empty((0, width)), *recordings])
-        found = Ragged.of(steps, [len(recording) for recording in recordings]).trimmed()
-        return self.inputs.rows(found.values, found.offsets)
+        return self.inputs.prepare(list(rows) if isinstance(rows, Iterator) else rows)
 
     def predict_proba(self, rows: Any) -> np.ndarray:
         """(n, C) probabilities, columns in the order of `label_names`."""
@@ -194,45 +171,3 @@ class Model:
         thresholds = None if self.thresholds is None else torch.cat([self.thresholds, torch.tensor([0.5])])
         network = DualEncoder(self.network.data_encoder, head, self.task)
         return replace(self, network=network, label_names=(*self.label_names, name), thresholds=thresholds)
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def frame_columns(rows: Any) -> tuple[str, ...]:
-    """What the columns of a data frame are called, of polars, pandas or alike; nothing for other rows."""
-    if not hasattr(rows, "columns"):
-        return ()
-    if not hasattr(rows, "to_numpy"):  # not read yet, or not by rows
-        raise UserError(f"rows come as {type(rows).__name__}; make it a polars or pandas data frame, or an array")
-    names = tuple(str(name) for name in rows.columns)
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise UserError(f"a data frame has two columns called {quoted(twice)}; rename one of them")
-    return names
-
-
-def by_name(rows: Any, columns: Sequence[str]) -> Any:
-    """The values of a data frame's columns with these names, in this order; without names, and of other rows, all."""
-    there = frame_columns(rows)
-    if not there or not columns:
-        return rows.to_numpy() if there else rows
-    own = dict(zip(there, rows.columns, strict=True))  # pandas may call a column by a number
-    missing = [column for column in columns if column not in own]
-    if missing:
-        said = ", ".join(map(quoted, missing[:4]))
-        raise UserError(
-            f"the data frame has no column {said}, which the model reads; add it, or rename the one you mean"
-        )
-    return rows[[own[column] for column in columns]].to_numpy()
-
-
-def _numbers(rows: Any, width: int, dims: int) -> np.ndarray:
-    try:
-        array = np.asarray(rows, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise UserError(f"this model reads numbers: {error}") from error
-    if array.ndim != dims or array.shape[-1] != width:
-        raise UserError(f"this model reads rows of {width} numbers, not an array of shape {array.shape}")
-    return array

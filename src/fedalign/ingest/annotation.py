@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedalign.errors import UserError
-from fedalign.ingest.formats import Batch, Problem, Report, quoted
+from fedalign.errors import UserError, quoted
+from fedalign.ingest.aliases import Aliases
+from fedalign.ingest.formats import Batch, Problem, Report
 from fedalign.labels.names import MAX_NAMES, allowed, normalised
 
 
@@ -58,7 +59,7 @@ class Spelling:
     def __init__(self, file: str, aliases: Mapping[str, str], other: str, report: Report) -> None:
         self.file, self.report = file, report
         self.other = normalised(other)
-        self.aliases = {normalised(old): new for old, new in aliases.items()}
+        self.aliases = Aliases(aliases)
         self.met: dict[str, str] = {}  # text -> class
         self.first: dict[str, str] = {}  # normalised -> the spelling first met
 
@@ -70,8 +71,7 @@ class Spelling:
         """The class that a text stands for; None after reporting why it can be none."""
         if text not in self.met:
             try:
-                name = allowed(text)
-                name = allowed(self.aliases.get(normalised(name), name))
+                name = allowed(self.aliases.resolve(allowed(text)))
             except UserError as error:
                 hint = "" if normalised(text) else ", or name it in dataset.missing"  # a ? or a dash
                 self.report(Problem(self.file, f"{error}{hint}", row, column))

@@ -1,65 +1,65 @@
-"""What parties tell each other before the first round, and what they agree on; how is in `agreement`.
+"""What a party reports before the first round, and what the parties agree on. `agree` computes both.
 
-Reading files is not imported here: a party of a deployment needs these for every message, its files only once.
+This module does not import the code that reads files: a deployed party needs these messages often, its files once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from fedalign.errors import UserError
-from fedalign.inputs import Inputs, Moments, Text
+from fedalign.ingest.aliases import Aliases
+from fedalign.inputs import InputKind, Inputs, Moments, find_kind
 from fedalign.labels.names import normalised
-from fedalign.types import Kind, Task
+from fedalign.types import Task
 
 
 class _Message(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class TextSettings(_Message):
-    """How documents become tokens."""
-
-    vocabulary: Literal["hashed", "counted"] = "hashed"
-    words: Literal["words", "stems", "none"] = "words"
-    buckets: int = Field(4096, ge=2)  # hash values
-    min_count: int = Field(3, ge=1)  # uses at a party before a word leaves it
-    min_clients: int = Field(2, ge=1)  # parties that must offer a word
-    max_tokens: int = Field(1000, ge=1)
-
-    def reader(self, vocabulary: Sequence[str] = ()) -> Text:
-        buckets = self.buckets if self.vocabulary == "hashed" else 0
-        return Text(preparation=self.words, vocabulary=tuple(vocabulary), buckets=buckets, max_tokens=self.max_tokens)
-
-
 class Offer(_Message):
-    """All that a party tells before the first round."""
+    """All that a party reports before the first round."""
 
     party: str
     task: Task
-    kind: Kind
-    classes: tuple[str, ...]  # the names of what it annotates
+    kind: str  # of its rows
+    classes: tuple[str, ...]  # the names of the classes it annotates
     columns: tuple[str, ...] = ()  # of its features or channels, where they have names
-    moments: Moments | None = None
-    words: dict[str, int] | None = None
+    moments: Moments | None = None  # of columns of numbers
+    words: dict[str, int] | None = None  # with their counts
+    other: dict[str, Any] = Field(default_factory=dict)  # what another kind of input needs
+
+    @field_validator("kind")
+    @classmethod
+    def _known(cls, kind: str) -> str:
+        try:
+            find_kind(kind)
+        except UserError as error:
+            raise ValueError(str(error)) from error
+        return kind
+
+    @property
+    def input(self) -> type[InputKind]:
+        return find_kind(self.kind)
 
 
 class Agreement(_Message):
-    """What every party reads its rows with."""
+    """How every party reads its rows and labels."""
 
     task: Task
     label_names: tuple[str, ...]
-    inputs: Inputs = Field(discriminator="kind")
+    inputs: Inputs
     aliases: dict[str, str] = Field(default_factory=dict)
 
     def places(self, names: Sequence[str]) -> list[int]:
-        """Where a party's own names stand in the common list."""
+        """The positions of a party's own names in the common list."""
         place = {normalised(name): i for i, name in enumerate(self.label_names)}
-        other = {normalised(old): new for old, new in self.aliases.items()}
-        keys = [normalised(other.get(normalised(name), name)) for name in names]
+        aliases = Aliases(self.aliases)
+        keys = [normalised(aliases.resolve(name)) for name in names]
         for key, name in zip(keys, names, strict=True):
             if key not in place:
                 raise UserError(f"{name!r} is not among the agreed label names; ask for it to be added")

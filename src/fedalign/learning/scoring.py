@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from concurrent.futures import Executor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
 from fedalign.learning.model import DualEncoder
+from fedalign.system.cores import cores
 from fedalign.types import Rows, Sequences, take
 
 CHUNK = 256  # rows in one forward pass
@@ -37,6 +39,18 @@ def forward(function: Callable[[Rows], Tensor], x: Rows, width: int, pool: Execu
 
     list(map(one, chunks(x)) if pool is None else pool.map(one, chunks(x)))
     return result
+
+
+@contextmanager
+def threads(count: int = 0) -> Iterator[Executor]:
+    """A pool of threads with one core each, one per core unless `count` says otherwise. The number of threads that
+    torch uses elsewhere is the same afterwards."""
+    before = torch.get_num_threads()
+    try:
+        with ThreadPoolExecutor(count or cores(), initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            yield pool
+    finally:
+        torch.set_num_threads(before)  # threads started later take the number that was set last
 
 
 def encode(model: DualEncoder, x: Rows, pool: Executor | None = None) -> Tensor:

@@ -18,7 +18,7 @@ from fedalign.config import Config
 from fedalign.data import partition
 from fedalign.data.downloads import data_folder
 from fedalign.errors import UserError
-from fedalign.inputs import Shape
+from fedalign.inputs import InputKind, Shape
 from fedalign.labels import vectors
 from fedalign.learning.client_state import ClientStates
 from fedalign.learning.model import DualEncoder, LabelEncoder, random_rows
@@ -27,8 +27,6 @@ from fedalign.randomness import torch_generator
 from fedalign.runs.folder import RunFolder
 from fedalign.runs.results import final_checks, label_card, summary, true_priors
 from fedalign.types import Examples, Federation, Pool, Sequences
-
-FEATURE_MAPS = {"tokens": "tfidf", "series": "rocket", "features": "random_features"}
 
 
 @dataclass(frozen=True)
@@ -105,16 +103,18 @@ def plan(config: Config, data: Federation | None = None) -> Plan:
         raise UserError("thresholds are for multi-label data; a single-label row gets its likeliest class")
     algorithm = registry.build("algorithms", config.algorithm.name, config.algorithm.options)
     if algorithm.fixed_features:
-        config = with_feature_map(config, data.inputs.shape)
+        config = with_feature_map(config, data.inputs)
     return Plan(config, data, algorithm, model(config, data, algorithm.head))
 
 
-def with_feature_map(config: Config, shape: Shape) -> Config:
+def with_feature_map(config: Config, inputs: InputKind) -> Config:
     """The configuration with a fixed feature map for this kind of rows, unless its encoder is one already."""
     options = registry.build("encoders", config.encoder.name, config.encoder.options)
     if getattr(options, "fixed", False):
         return config
-    name = FEATURE_MAPS[shape.kind]
+    name = inputs.feature_map
+    if not name:
+        raise UserError(f"there is no fixed feature map for {inputs.rows_called}; choose another algorithm.name")
     chosen = registry.build("encoders", name, {})
     filled = {key: getattr(chosen, key) for key in registry.option_names(type(chosen))}
     return config.model_copy(update={"encoder": registry.Choice(name=name, **filled)})

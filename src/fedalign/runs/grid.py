@@ -114,7 +114,8 @@ def grid(
                 settings: dict[str, Any] = {"seed": base.seed + number, "algorithm": meant}
                 if rate is not None:
                     settings["training"] = {"lr": rate, "label_lr": rate}
-                config = configs.overlaid(base, chosen.settings, settings)
+                own = configs.settings_for(preset, algorithm["name"], overrides)
+                config = configs.overlaid(base, own, chosen.settings, settings)
                 label = name if name in METHODS else Path(name).stem  # a file goes by its name
                 label = label if rate is None else f"{label}@{rate:g}"
                 cells.append(Cell(name, rate, config.seed, config, out / label / f"seed-{config.seed}"))

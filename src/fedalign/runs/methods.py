@@ -44,6 +44,7 @@ METHODS: dict[str, Method] = {
     "fedalign-random-names": _fedalign("FedAlign, random rows", semantics="random"),
     "fedalign-no-alternation": _fedalign("FedAlign w/o AT", alternating=False),
     # beyond the paper
+    "analytic": Method("analytic", {"algorithm": {"name": "analytic"}, "labels": NO_NAMES}, follows_rates=True),
     "fedavg-owner-rows": _method("FedAvg + owner rows", "fedavg", average_over_owners=True),
     "fedavg-complement": _method("FedAvg + complement", "fedavg", complement=True),
     "fedavg-both": _method("FedAvg + owner rows + complement", "fedavg", average_over_owners=True, complement=True),
@@ -65,4 +66,5 @@ GROUPS: dict[str, list[str]] = {
     "table2": list(METHODS)[:9],
     "table3": ["fedavg", "fedalign-no-alignment", "fedalign-no-semantics", "fedalign-no-alternation", "fedalign"],
     "all": list(METHODS),
+    "quick": ["analytic", "fedavg", "fedalign"],
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from typing import Any
 
 import torch
@@ -10,12 +11,11 @@ import torch
 import fedalign
 from fedalign.config import Config
 from fedalign.inference.card import Encoder, Head, ModelCard
+from fedalign.ingest.reading import Reading
 from fedalign.learning import metrics
 from fedalign.learning.rounds import Engine, Plan
 from fedalign.types import Server
 
-COLUMNS = ("text", "features", "series", "id", "time", "layout", "label", "labels", "separator", "label_columns",
-           "label_prefix", "other", "client", "missing")  # fmt: skip
 LAST = 10  # rounds averaged in a result, because the scores of single rounds vary
 
 
@@ -113,5 +113,6 @@ def reading_of(config: Config, aliases: Mapping[str, str]) -> dict[str, Any] | N
     if config.dataset.name != "files":
         return None
     options = config.dataset.options
-    found = {key: options[key] for key in COLUMNS if options.get(key)}
+    columns = [field.name for field in fields(Reading) if field.name != "aliases"]
+    found = {key: options[key] for key in columns if options.get(key)}
     return {**found, "aliases": dict(aliases)} if aliases else found

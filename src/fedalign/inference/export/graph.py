@@ -19,9 +19,7 @@ from fedalign.encoders.mlp import MlpEncoder
 from fedalign.encoders.transformer import TransformerEncoder, sinusoids
 from fedalign.errors import UserError
 from fedalign.inference.model import Model
-from fedalign.inputs import Features, Text
 from fedalign.learning.model import probabilities
-from fedalign.types import Sequences
 
 INSTALL = "pip install 'fedalign[onnx]'"
 ONNX = "model.onnx"
@@ -39,12 +37,11 @@ class PaddedGraph(nn.Module):
     def __init__(self, model: Model, encoder: TransformerEncoder) -> None:
         super().__init__()
         self.encoder, self.head, self.task = encoder, model.network.label_encoder, model.task
-        limit = encoder.options.max_length
-        if isinstance(model.inputs, Text):
-            limit = min(limit, model.inputs.max_tokens)
-        else:
-            self.register_buffer("mean", torch.tensor(model.inputs.scaling.mean))
-            self.register_buffer("sd", torch.tensor(model.inputs.scaling.sd))
+        limit = min(encoder.options.max_length, model.inputs.max_steps or encoder.options.max_length)
+        scaling = model.inputs.graph_scaling
+        if scaling is not None:
+            self.register_buffer("mean", torch.tensor(scaling.mean))
+            self.register_buffer("sd", torch.tensor(scaling.sd))
         self.limit = limit
         self.register_buffer("positions", sinusoids(limit, encoder.dim)[:limit].clone())
 
@@ -87,10 +84,11 @@ class TableGraph(nn.Module):
 
     def __init__(self, model: Model, encoder: MlpEncoder) -> None:
         super().__init__()
-        assert isinstance(model.inputs, Features)
+        scaling = model.inputs.graph_scaling
+        assert scaling is not None
         self.encoder, self.head, self.task = encoder, model.network.label_encoder, model.task
-        self.register_buffer("mean", torch.tensor(model.inputs.scaling.mean))
-        self.register_buffer("sd", torch.tensor(model.inputs.scaling.sd))
+        self.register_buffer("mean", torch.tensor(scaling.mean))
+        self.register_buffer("sd", torch.tensor(scaling.sd))
 
     def forward(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         scaled = torch.nan_to_num((rows - self.mean) / self.sd, nan=0.0)
@@ -108,7 +106,7 @@ def onnx_bytes(model: Model) -> bytes:
     encoder = model.network.data_encoder
     batch, steps = torch.export.Dim("batch"), torch.export.Dim("steps")
     shapes: dict[str, Any] = {"rows": {0: batch}}
-    example = trial_rows(model)
+    example = model.inputs.graph_example()
     if isinstance(encoder, TransformerEncoder):
         graph: nn.Module = PaddedGraph(model, encoder)
         shapes = {"rows": {0: batch, 1: steps}, "lengths": {0: batch}}
@@ -135,33 +133,9 @@ def onnx_bytes(model: Model) -> bytes:
     return content
 
 
-def trial_rows(model: Model) -> dict[str, np.ndarray]:
-    """Made-up rows of the shape that the graph reads, of unequal length."""
-    rng = np.random.default_rng(0)
-    shape = model.inputs.shape
-    if shape.kind == "features":
-        return {"rows": rng.normal(size=(3, shape.size)).astype(np.float32)}
-    lengths = np.array([7, 3, 5])
-    if shape.kind == "tokens":
-        return {"rows": rng.integers(shape.size, size=(3, 7)), "lengths": lengths}
-    return {"rows": rng.normal(size=(3, 7, shape.size)).astype(np.float32), "lengths": lengths}
-
-
 def graph_inputs(model: Model, rows: Any) -> dict[str, np.ndarray]:
     """Raw rows as the graph reads them: tokens or numbers, padded with zeros, and their lengths."""
-    if isinstance(model.inputs, Features):
-        return {"rows": np.asarray(rows, dtype=np.float32)}
-    if isinstance(model.inputs, Text):
-        x = model.prepared(rows)
-        assert isinstance(x, Sequences)
-        parts = [x.values[a:b].numpy() for a, b in zip(x.offsets[:-1].tolist(), x.offsets[1:].tolist(), strict=True)]
-    else:
-        parts = [np.asarray(row, dtype=np.float32) for row in rows]
-    lengths = np.array([len(part) for part in parts], dtype=np.int64)
-    padded = np.zeros((len(parts), max(int(lengths.max(initial=1)), 1), *parts[0].shape[1:]), dtype=np.float32)
-    for i, part in enumerate(parts):
-        padded[i, : len(part)] = part
-    return {"rows": padded.astype(np.int64) if isinstance(model.inputs, Text) else padded, "lengths": lengths}
+    return model.inputs.graph_inputs(rows)
 
 
 def disagreement(model: Model, content: bytes) -> float:
@@ -172,25 +146,10 @@ def disagreement(model: Model, content: bytes) -> float:
         raise UserError(f"checking the ONNX file needs more packages; run: {INSTALL}") from error
     session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
     rng = np.random.default_rng(1)
-    size, worst = model.inputs.shape.size, 0.0
+    worst = 0.0
     for count, longest in ((1, 1), (2, 30), (5, 200)):
-        rows: Any
-        if isinstance(model.inputs, Features):
-            rows = rng.normal(model.inputs.scaling.mean, model.inputs.scaling.sd, size=(count, size))
-            ours = model.logits(rows)
-            given = graph_inputs(model, rows)
-        elif isinstance(model.inputs, Text):
-            lengths = rng.integers(0, longest + 1, size=count)
-            tokens = [torch.from_numpy(rng.integers(size, size=k)).int() for k in lengths]
-            ours = model.logits_of_prepared(Sequences.from_rows(tokens))
-            padded = np.zeros((count, longest), dtype=np.int64)
-            for i, row in enumerate(tokens):
-                padded[i, : len(row)] = row.numpy()
-            given = {"rows": padded, "lengths": lengths}
-        else:
-            scaling = model.inputs.scaling
-            rows = [rng.normal(scaling.mean, scaling.sd, size=(k, size)) for k in rng.integers(1, longest + 1, count)]
-            ours, given = model.logits(rows), graph_inputs(model, rows)
+        rows, given = model.inputs.trial(rng, count, longest)
+        ours = model.logits_of_prepared(rows) if model.inputs.trial_is_prepared else model.logits(rows)
         worst = max(worst, float(np.abs(session.run(["logits"], given)[0] - ours.numpy()).max()))
     return worst
 

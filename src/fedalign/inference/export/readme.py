@@ -12,7 +12,6 @@ from fedalign.inference.model import Model
 
 def card(model: Model, config: dict[str, Any], result: dict[str, Any], onnx: bool) -> str:
     """What a person who finds the folder should know, in Markdown."""
-    reads = {"text": "texts", "series": "recordings (steps of numbers)", "features": "rows of numbers"}
     dataset = config.get("dataset", {}).get("name", "unknown")
     algorithm = config.get("algorithm", {}).get("name", "unknown")
     lines = [
@@ -20,7 +19,7 @@ def card(model: Model, config: dict[str, Any], result: dict[str, Any], onnx: boo
         "",
         f"A {model.task}-label classifier for {len(model.label_names)} classes, learned by federated training with "
         f"{_plain(str(algorithm))} (fedalign {result.get('fedalign', '')}). It reads "
-        f"{reads[model.inputs.kind]}. The parties' rows stayed with them; "
+        f"{model.inputs.rows_called}. The parties' rows stayed with them; "
         "weights were shared, and weights can hold traces of rows.",
         "",
         "## Data",
@@ -71,12 +70,7 @@ def card(model: Model, config: dict[str, Any], result: dict[str, Any], onnx: boo
         "`labels.json` holds the order of classes, how raw rows become numbers, the thresholds and the file's version.",
     ]
     if onnx:
-        what = {
-            "text": "`rows` (n, T) int64 tokens as `labels.json` describes, `lengths` (n,)",
-            "series": "`rows` (n, T, channels) float32 raw numbers padded with zeros, `lengths` (n,)",
-            "features": "`rows` (n, features) float32 raw numbers, NaN where missing",
-        }
-        lines += ["", f"`{ONNX}`: inputs {what[model.inputs.kind]}; outputs `logits` and `probabilities` (n, classes)."]
+        lines += ["", f"`{ONNX}`: inputs {model.inputs.graph_rows}; outputs `logits` and `probabilities` (n, classes)."]
     lines += ["", "## Repeat", "", "```toml", *_toml(config), "```", ""]
     return "\n".join(lines)
 

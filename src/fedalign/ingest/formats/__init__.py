@@ -1,4 +1,4 @@
-"""Rows from files: CSV, TSV, JSON lines, Parquet and NPZ as batches of named columns; a file here a format.
+"""Rows from files: CSV, TSV, JSON lines, Parquet and NPZ as batches of named columns. One module per format.
 
 A cell that cannot be read is reported with file, row and column. Rows are counted as a person sees them: a CSV's header
 is row 1, as in a spreadsheet; the rows of other files begin at 1. CSV, JSON lines and Parquet are read piece by piece,
@@ -10,10 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from fedalign.errors import UserError
+from fedalign.errors import UserError, printable, quoted
 from fedalign.ingest.formats import delimited, jsonlines, npz, parquet
-from fedalign.ingest.formats.cells import MARKS, Batch, Layout, Problem, Ragged, Report, printable, quoted, refuse
+from fedalign.ingest.formats.cells import MARKS, Batch
+from fedalign.ingest.formats.lists import Layout
+from fedalign.ingest.formats.problems import Problem, Report, refuse
 from fedalign.ingest.formats.table import Table
+from fedalign.inputs.raw import Ragged
 from fedalign.system.files import ENDINGS, ZIPPED, stem
 
 
@@ -23,7 +26,7 @@ def readable(path: Path) -> bool:
 
 
 def called_test(files: Iterable[Path]) -> Path | None:
-    """The file called test among those of the parties: its rows are nobody's and must not be trained on."""
+    """The file called test, if there is one: its rows belong to no party and are never trained on."""
     found = [file for file in files if stem(file).lower() == "test" and file.is_file()]
     if len(found) > 1:
         raise UserError(f"{found[0].name} and {found[1].name} are both called test; remove or rename one of them")
@@ -31,7 +34,7 @@ def called_test(files: Iterable[Path]) -> Path | None:
 
 
 def open_table(path: Path) -> Table:
-    """A file by the ending of its name. Nothing but what its columns are called is read yet."""
+    """Opens a file by the ending of its name. Only the names of its columns are read."""
     if not path.is_file():
         raise UserError(f"there is no file {path}; check the path")
     if not readable(path):
@@ -57,6 +60,7 @@ __all__ = [
     "Ragged",
     "Report",
     "Table",
+    "called_test",
     "open_table",
     "printable",
     "quoted",

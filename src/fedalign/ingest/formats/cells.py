@@ -1,94 +1,22 @@
-"""Cells of a table: text until somebody asks for a number, so that a code such as 0870 stays what it is."""
+"""Cells of a table. They stay text until somebody asks for a number, so that a code such as 0870 keeps its zero."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import polars as pl
 
-from fedalign.errors import UserError
+from fedalign.errors import UserError, quoted
+from fedalign.ingest.formats.lists import LARGEST, Layout, recordings
+from fedalign.ingest.formats.problems import Problem, Report, refuse
+from fedalign.inputs.raw import Ragged
 
-SHOWN = 40  # characters of a cell in a message
-LARGEST = 1e30  # of a number; infinity and what overflows when squared is a mistake
 MARKS = {"true": "1", "false": "0", "t": "1", "f": "0", "yes": "1", "no": "0", "y": "1", "n": "0"}  # in any case
-Layout = Literal["ntc", "nct"]  # rows, time, channels; or rows, channels, time
-
-
-@dataclass(frozen=True)
-class Problem:
-    """Something in a file that a person must mend, and where."""
-
-    file: str
-    message: str
-    row: int | None = None
-    column: str | None = None
-
-    def __str__(self) -> str:
-        place = self.file
-        if self.row is not None:
-            place += f", row {self.row}"
-        if self.column is not None:
-            place += f", column {printable(self.column)}"
-        return f"{place}: {self.message}"
-
-
-Report = Callable[[Problem], None]  # told of each problem; may raise, or note it and go on without the cell
-
-
-def refuse(problem: Problem) -> None:
-    """Stops at the first problem."""
-    raise UserError(str(problem))
-
-
-def printable(text: str, limit: int = SHOWN) -> str:
-    """Text of a file on a screen: shortened, and nothing in it acts on the terminal."""
-    text = text if len(text) <= limit else text[:limit] + "..."
-    return text if text.isprintable() else ascii(text)[1:-1]
-
-
-def quoted(value: object) -> str:
-    return f"'{printable(value if isinstance(value, str) else str(value))}'"
-
-
-@dataclass(frozen=True)
-class Ragged:
-    """Recordings of different length, stored flat; NaN is missing."""
-
-    values: np.ndarray  # (total, F) float64
-    offsets: np.ndarray  # (n + 1,) int64
-
-    def __len__(self) -> int:
-        return len(self.offsets) - 1
-
-    @property
-    def lengths(self) -> np.ndarray:
-        return np.diff(self.offsets)
-
-    @classmethod
-    def of(cls, values: np.ndarray, lengths: np.ndarray | Sequence[int]) -> Ragged:
-        return cls(values, np.concatenate([[0], np.cumsum(np.asarray(lengths, dtype=np.int64))]))
-
-    def take(self, rows: np.ndarray) -> Ragged:
-        lengths = self.lengths[rows]
-        found = Ragged.of(self.values[:0], lengths)
-        shift = np.repeat(self.offsets[:-1][rows] - found.offsets[:-1], lengths)
-        return Ragged(self.values[shift + np.arange(len(shift))], found.offsets)
-
-    def trimmed(self) -> Ragged:
-        """The rows without steps that hold no value at their end: these are padding, wherever they come from."""
-        row = np.repeat(np.arange(len(self)), self.lengths)
-        step = np.arange(1, len(row) + 1) - self.offsets[:-1][row]
-        lengths = np.zeros(len(self), dtype=np.int64)
-        there = np.logical_not(np.isnan(self.values).all(1))
-        np.maximum.at(lengths, row[there], step[there])  # the last step with a value
-        return self if (lengths == self.lengths).all() else Ragged.of(self.values[step <= lengths[row]], lengths)
-
-
 Cells = pl.Series | list[Any] | np.ndarray | Ragged  # from CSV and Parquet, JSON lines, NPZ
 
 
@@ -97,7 +25,7 @@ class Batch:
     """Some rows of a file, column by column."""
 
     file: str
-    rows: np.ndarray  # (n,) as a person counts them
+    rows: np.ndarray  # (n,) row numbers as a person counts them
     cells: Mapping[str, Cells]
     report: Report = refuse
     missing: frozenset[str] = frozenset()  # texts that mean an empty cell
@@ -108,8 +36,12 @@ class Batch:
     def problem(self, row: int | None, column: str, message: str) -> None:
         self.report(Problem(self.file, message, None if row is None else int(self.rows[row]), column))
 
+    def refuse(self, row: int, column: str, message: str) -> None:
+        """Raises an error about a cell, whatever is done with other problems."""
+        raise UserError(str(Problem(self.file, message, int(self.rows[row]), column)))
+
     def text(self, column: str) -> list[str]:
-        """The cells as text without surrounding space; '' where there is nothing."""
+        """The cells as text without surrounding space; '' for an empty cell."""
         cells = self.cells[column]
         if isinstance(cells, pl.Series):
             found = self._series_text(cells, column)
@@ -118,7 +50,7 @@ class Batch:
         elif isinstance(cells, list):
             found = cells
         else:
-            self.problem(None, column, "holds arrays, not text; give one value a row")
+            self.problem(None, column, "holds arrays, not text; give one value per row")
             found = [None] * len(self)
         texts = []
         for row, value in enumerate(found):
@@ -141,7 +73,7 @@ class Batch:
         return [None] * len(self)
 
     def numbers(self, column: str) -> np.ndarray:
-        """(n,) float64, NaN where there is nothing."""
+        """(n,) float64, NaN for an empty cell."""
         cells = self.cells[column]
         if isinstance(cells, list):
             values = self._parsed(cells, column)
@@ -155,13 +87,13 @@ class Batch:
             values = self._cast(cells.cast(pl.String), column)
         else:
             what = _kind(cells.dtype) if isinstance(cells, pl.Series) else "arrays"
-            self.problem(None, column, f"holds {what}, not numbers; write one number a row or leave the column out")
+            self.problem(None, column, f"holds {what}, not numbers; write one number per row or leave the column out")
             return np.full(len(self), np.nan)
         large = np.abs(values) > LARGEST
         if large.any():
             for row in np.flatnonzero(large).tolist():
-                said = f"{values[row]:g} is too large for a measurement"
-                self.problem(row, column, f"{said}; leave the cell empty for a missing value")
+                message = f"{values[row]:g} is too large for a measurement"
+                self.problem(row, column, f"{message}; leave the cell empty for a missing value")
             values = np.where(large, np.nan, values)
         return values
 
@@ -173,7 +105,7 @@ class Batch:
         return values.to_numpy().astype(np.float64)
 
     def _filled(self, texts: pl.Series) -> pl.Series:
-        """Text without surrounding space, null where there is nothing."""
+        """Text without surrounding space, null for an empty cell."""
         return texts.str.strip_chars().replace(dict.fromkeys(["", *sorted(self.missing)]))
 
     def _parsed(self, cells: list[Any], column: str) -> np.ndarray:
@@ -183,7 +115,7 @@ class Batch:
                 continue
             try:
                 if isinstance(value, str) and ("_" in value or not value.isascii()):
-                    raise ValueError  # what Python takes for a number and no other program does
+                    raise ValueError  # a number for Python, but for no other program
                 found[row] = float(value)
             except (TypeError, ValueError, OverflowError):
                 self._no_number(row, column, value)
@@ -196,7 +128,7 @@ class Batch:
         self.problem(row, column, f"{quoted(value)} is not a number; {hint}")
 
     def numeric(self, column: str) -> bool | None:
-        """Whether the column holds numbers; None if it holds nothing. Codes with a leading zero are no numbers."""
+        """Whether the column holds numbers; None if it is empty. Codes with a leading zero are no numbers."""
         cells = self.cells[column]
         if isinstance(cells, pl.Series) and cells.dtype == pl.String:
             texts = self._filled(cells).drop_nulls()
@@ -225,13 +157,12 @@ class Batch:
         wrong = known & (values != 0) & (values != 1)
         for row in np.flatnonzero(wrong).tolist():
             one = Batch(self.file, self.rows, {column: cells[row : row + 1]}, missing=self.missing)  # type: ignore[index]
-            said = quoted(one.text(column)[0])
-            neither = f"{said} is neither 1 (yes), 0 (no) nor empty (not looked at)"
+            neither = f"{quoted(one.text(column)[0])} is neither 1 (yes), 0 (no) nor empty (not looked at)"
             self.problem(row, column, f"{neither}; write one of them, or name it in dataset.missing")
         return values == 1, known & ~wrong
 
     def names(self, column: str, separator: str) -> list[list[str] | None]:
-        """Each cell as a list of names; None where there is nothing, which is not the same as an empty list."""
+        """One list of names per cell; None for an empty cell, which is not the same as an empty list."""
         cells = self.cells[column]
         if isinstance(cells, pl.Series) and isinstance(cells.dtype, pl.List | pl.Array):
             cells = cells.to_list()
@@ -256,98 +187,17 @@ class Batch:
         return self._named([part.strip() for part in text.split(separator)]) if text else None
 
     def _named(self, parts: list[str]) -> list[str] | None:
-        """The names of a list without what means nothing; None where that is all it held."""
+        """The names of a list without those that mean an empty cell; None if it holds no other."""
         named = [part for part in parts if part and part not in self.missing]
         return None if not named and any(parts) else named
 
     def recordings(self, column: str, layout: Layout = "ntc") -> Ragged:
-        """A series of steps a row: lists, lists of lists, JSON text of either, or an NPZ array."""
-        cells = self.cells[column]
-        if isinstance(cells, Ragged):
-            found = cells
-        elif isinstance(cells, np.ndarray):
-            found = self._from_array(cells, column, layout)
-        else:
-            if isinstance(cells, pl.Series) and cells.dtype == pl.String:
-                cells = [self._json(row, column, text) for row, text in enumerate(self.text(column))]
-            fast = _from_lists(cells) if isinstance(cells, pl.Series) and layout == "ntc" else None
-            found = fast or self._from_rows(cells.to_list() if isinstance(cells, pl.Series) else cells, column, layout)
-        large = np.abs(found.values) > LARGEST
-        if large.any():
-            rows = np.repeat(np.arange(len(found)), found.lengths)[large.any(1)]
-            for row in np.unique(rows).tolist():
-                self.problem(row, column, "a value is too large for a measurement; write null for a missing one")
-            found = Ragged(np.where(large, np.nan, found.values), found.offsets)
-        return found
-
-    def _json(self, row: int, column: str, text: str) -> Any:
-        try:
-            return json.loads(text) if text else None
-        except (ValueError, RecursionError):
-            self.problem(row, column, f"{quoted(text)} is not a list; write numbers as [1.5, 2, 3]")
-            return None
-
-    def _from_array(self, cells: np.ndarray, column: str, layout: Layout) -> Ragged:
-        if cells.dtype.kind not in "biuf" or cells.ndim not in (2, 3):
-            self.problem(None, column, f"has shape {cells.shape}; a series is numbers (rows, time, channels)")
-            return Ragged(np.empty((0, 1)), np.zeros(len(self) + 1, dtype=np.int64))
-        values = cells.astype(np.float64)
-        values = values[:, :, None] if values.ndim == 2 else values
-        values = values.transpose(0, 2, 1) if layout == "nct" and cells.ndim == 3 else values
-        n, steps, channels = values.shape
-        return Ragged.of(values.reshape(-1, channels), [steps] * n).trimmed()
-
-    def _from_rows(self, cells: Sequence[Any], column: str, layout: Layout) -> Ragged:
-        width, pieces, lengths = None, [], []
-        for row, value in enumerate(cells):
-            piece = self._one_recording(row, column, value, layout)
-            if len(piece):
-                width = width or piece.shape[1]
-                if piece.shape[1] != width:
-                    self.problem(row, column, f"has {piece.shape[1]} channels where other rows have {width}")
-                    piece = piece[:0]
-            pieces.append(piece if len(piece) else np.empty((0, width or 1)))
-            lengths.append(len(piece))
-        kept = [piece for piece in pieces if len(piece)]
-        return Ragged.of(np.concatenate(kept) if kept else np.empty((0, 1)), lengths)
-
-    def _one_recording(self, row: int, column: str, value: Any, layout: Layout) -> np.ndarray:
-        try:
-            piece = np.array([] if value is None else value, dtype=np.float64)
-        except (TypeError, ValueError, OverflowError):
-            piece = np.empty((0, 0, 0))
-        if piece.ndim not in (1, 2):
-            self.problem(
-                row, column, "is not a list of numbers or of equally long lists; write null for missing values"
-            )
-            piece = np.empty(0)
-        piece = piece[:, None] if piece.ndim == 1 else piece
-        return piece.T if layout == "nct" and piece.shape[1] > 1 else piece
-
-
-def _from_lists(cells: pl.Series) -> Ragged | None:
-    """Lists of numbers, or of equally long lists, without a loop over rows; None where that does not hold."""
-    if isinstance(cells.dtype, pl.Array):
-        cells = cells.arr.to_list()
-    if not isinstance(cells.dtype, pl.List):
-        return None
-    lengths = cells.list.len().fill_null(0).to_numpy().astype(np.int64)
-    steps = cells.filter(pl.Series(lengths > 0)).explode()
-    width = 1
-    if isinstance(steps.dtype, pl.Array):
-        steps = steps.arr.to_list()
-    if isinstance(steps.dtype, pl.List):
-        widths = steps.list.len().unique()
-        if len(widths) != 1 or widths.has_nulls() or not widths[0]:
-            return None
-        width, steps = int(widths[0]), steps.explode()
-    if not (steps.dtype.is_numeric() or steps.dtype == pl.Boolean):
-        return None
-    return Ragged.of(steps.cast(pl.Float64).to_numpy().reshape(-1, width), lengths)
+        """One series of steps per row: lists, lists of lists, JSON text of either, or an NPZ array."""
+        return recordings(self, column, layout)
 
 
 def _plain(value: object) -> str:
-    """A value as the text a person would type: 3.0 is 3, as tables with gaps turn whole numbers into floats."""
+    """A value as a person types it: 3.0 becomes 3, since tables with empty cells turn whole numbers into floats."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float):

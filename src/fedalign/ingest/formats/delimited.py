@@ -12,8 +12,9 @@ from typing import IO
 import numpy as np
 import polars as pl
 
-from fedalign.errors import UserError
-from fedalign.ingest.formats.cells import Cells, Problem, Report, quoted
+from fedalign.errors import UserError, quoted
+from fedalign.ingest.formats.cells import Cells
+from fedalign.ingest.formats.problems import Problem, Report
 from fedalign.ingest.formats.table import MAX_LINE, ROWS, Piece, Table, binary, damage_named, decoded, grouped, line_of
 
 BLOCK = 1 << 22  # bytes given to polars at once
@@ -33,7 +34,7 @@ def open_table(path: Path, file: str, separator: str | None) -> Table:
     named = [column for column in columns if column]  # a column without a name, such as a written index, is left out
     twice = sorted({column for column in named if named.count(column) > 1})
     if twice:
-        raise UserError(f"{file}, row 1: the column {quoted(twice[0])} stands there twice; rename one of them")
+        raise UserError(f"{file}, row 1: the column {quoted(twice[0])} is there twice; rename one of them")
     if not named:
         raise UserError(f"{file}, row 1: there are no column names; write them there, separated by {separator!r}")
     sign = separator
@@ -69,8 +70,8 @@ def _header(stream: IO[bytes], file: str) -> tuple[int, int, str]:
 def _pieces(
     stream: IO[bytes], file: str, places: Mapping[str, int], width: int, separator: str, first: int, report: Report
 ) -> Iterator[Piece]:
-    """Plain blocks through polars; from the first block with quotes or something irregular on, row by row, which is
-    slower and says which row is wrong."""
+    """Plain blocks through polars. From the first block with quotes or irregular rows, row by row, which is slower and
+    names the row of a mistake."""
     while block := stream.read(BLOCK):
         block += line_of(stream, file)
         frame = _plain_block(block, width, separator)
@@ -87,7 +88,7 @@ def _plain_block(block: bytes, width: int, separator: str) -> pl.DataFrame | Non
     if any(mark in block for mark in (b'"', b"\0", b"\n\n", b"\n\r\n")) or block[:1] in (b"\n", b"\r"):
         return None
     lines = block.count(b"\n") + (not block.endswith(b"\n"))
-    # polars refuses a line with more cells and fills one with fewer: equal in sum means equal in each
+    # polars rejects a line with more cells and fills one with fewer, so an equal sum means that each line is right
     if block.count(separator.encode()) != lines * (width - 1) or block.count(b"\r") != block.count(b"\r\n"):
         return None
     try:

@@ -1,4 +1,4 @@
-"""JSON lines: an object a row; a key that is absent is an empty cell."""
+"""JSON lines: one object per row; an absent key is an empty cell."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from fedalign.ingest.formats.cells import Problem, Report, quoted
+from fedalign.errors import quoted
+from fedalign.ingest.formats.problems import Problem, Report
 from fedalign.ingest.formats.table import ROWS, Piece, Table, binary, damage_named, decoded, grouped, line_of
 
 
@@ -43,7 +44,7 @@ def _records(path: Path, file: str, report: Report) -> Iterator[tuple[int, dict[
                 record = json.loads(line)
             except (ValueError, RecursionError) as error:
                 reason = error.msg if isinstance(error, json.JSONDecodeError) else "too large or too deep"
-                report(Problem(file, f"is not JSON ({reason}); write one object a line", row))
+                report(Problem(file, f"is not JSON ({reason}); write one object per line", row))
                 continue
             if not isinstance(record, dict):
                 report(Problem(file, f'{quoted(line.strip())} is no object; write {{"column": value, ...}}', row))

@@ -1,7 +1,7 @@
 """NPZ: arrays of numbers and text, nothing unpickled, sizes checked before anything is unpacked.
 
-Each array with one entry a row is a column. `NAME_names` beside an array (n, k) names its k columns, beside a series
-its channels; `NAME_offsets` beside a series (steps, channels) says where each row's steps begin and end.
+Each array with one entry per row is a column. `NAME_names` names the k columns of an array NAME (n, k), or the channels
+of a series; `NAME_offsets` says where each row's steps begin and end in a series NAME (steps, channels).
 """
 
 from __future__ import annotations
@@ -17,16 +17,21 @@ from typing import Any
 
 import numpy as np
 
-from fedalign.errors import UserError
-from fedalign.ingest.formats.cells import Cells, Ragged, Report, as_text, printable, quoted
+from fedalign.errors import UserError, printable, quoted
+from fedalign.ingest.formats.cells import Cells, as_text
+from fedalign.ingest.formats.problems import Report
 from fedalign.ingest.formats.table import ROWS, Piece, Table
+from fedalign.inputs.raw import Ragged
 
-FREE_BYTES, MAX_RATIO = 1 << 28, 100  # what a small compressed file may grow to, and how often its size beyond that
+FREE_BYTES, MAX_RATIO = (
+    1 << 28,
+    100,
+)  # bytes that any file may unpack to; beyond that, the largest ratio to its own size
 
 
 @dataclass(frozen=True)
 class _Array:
-    """What an array of an NPZ says of itself before it is read."""
+    """The header of an array in an NPZ file."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -80,8 +85,8 @@ def _whole(path: Path, file: str, arrays: Mapping[str, _Array], names: Sequence[
         offsets = stored.get(f"{name}_offsets")
         found[name] = stored[name] if offsets is None else _ragged(file, name, stored[name], offsets)
     if len({len(array) for array in found.values()}) > 1:
-        said = ", ".join(f"{printable(name)} has {len(array):,}" for name, array in found.items())
-        raise UserError(f"{file}: the arrays differ in rows ({said}); give each the same number")
+        sizes = ", ".join(f"{printable(name)} has {len(array):,}" for name, array in found.items())
+        raise UserError(f"{file}: the arrays differ in rows ({sizes}); give each the same number")
     return found
 
 

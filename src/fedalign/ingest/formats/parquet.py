@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from fedalign.errors import UserError
-from fedalign.ingest.formats.cells import Report, printable
+from fedalign.errors import UserError, printable
+from fedalign.ingest.formats.problems import Report
 from fedalign.ingest.formats.table import BYTES, ROWS, Piece, Table
 
-FIRST = 256  # rows of the first batch, which tells how long rows are
+FIRST = 256  # rows of the first batch, from which the length of rows is estimated
 
 
 @contextmanager
@@ -27,7 +27,7 @@ def _damage_named(file: str) -> Iterator[None]:
 
 def open_table(path: Path, file: str) -> Table:
     with _damage_named(file):
-        # a file is one file, whatever its name looks like
+        # a name with * or = in it is still one file
         scan = pl.scan_parquet(path, glob=False, hive_partitioning=False)
         columns = tuple(scan.collect_schema())
         rows = int(scan.select(pl.len()).collect().item())

@@ -1,4 +1,4 @@
-"""A file as a table: its columns, and its rows some at a time."""
+"""A file as a table: its columns, and its rows in batches."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from typing import IO, TypeVar
 
 import numpy as np
 
-from fedalign.errors import UserError, nearest
-from fedalign.ingest.formats.cells import Batch, Cells, Problem, Report, printable, quoted, refuse
+from fedalign.errors import UserError, nearest, printable, quoted
+from fedalign.ingest.formats.cells import Batch, Cells
+from fedalign.ingest.formats.problems import Problem, Report, refuse
 
 ROWS = 8192  # rows of a batch
-BYTES = 1 << 25  # of a batch, about: a few long rows are as many as thousands of short ones
-MAX_LINE = 1 << 26  # bytes of one line: more is a broken file, not a row
+BYTES = 1 << 25  # of a batch, roughly: a few long rows take as much memory as thousands of short ones
+MAX_LINE = 1 << 26  # bytes of one line; a longer one means a broken file
 T = TypeVar("T")
 Piece = tuple[np.ndarray, dict[str, Cells]]  # row numbers, cells
 
@@ -30,26 +31,27 @@ class Table:
     columns: tuple[str, ...]
     pieces: Callable[[Sequence[str], Report], Iterator[Piece]]
     channels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # names within an NPZ's arrays of series
-    names: Mapping[str, str] = field(default_factory=dict)  # our name of a column -> the file's
+    names: Mapping[str, str] = field(default_factory=dict)  # common name of a column -> this file's name
 
     def renamed(self, names: Mapping[str, str]) -> Table:
-        """The table with `{"heart_rate": "hr"}` read as: what we call heart_rate is hr here."""
+        """The table with other column names: `{"heart_rate": "hr"}` renames this file's hr to heart_rate."""
         for ours, theirs in names.items():
             self.require(theirs)
             if ours in self.columns and ours != theirs and ours not in names.values():
-                raise UserError(f"{self.file} has a column {quoted(ours)} of its own; rename another one to it")
+                raise UserError(f"{self.file} has a column {quoted(ours)} already; rename another one to it")
         back = {theirs: ours for ours, theirs in names.items()}
         columns = tuple(back.get(column, column) for column in self.columns)
         return Table(self.file, columns, self.pieces, self.channels, dict(names))
 
     def require(self, *columns: str) -> None:
+        """Raises UserError if the file lacks one of the columns."""
         for column in columns:
             if column not in self.columns:
                 there = [printable(name) for name in self.columns[:200]]
                 raise UserError(f"{self.file} has no column {quoted(column)}{nearest(column, there)}")
 
     def batches(self, columns: Sequence[str], report: Report = refuse, missing: Sequence[str] = ()) -> Iterator[Batch]:
-        """The rows in order, some at a time, with these columns."""
+        """The rows in order, in batches, with these columns."""
         self.require(*columns)
         theirs = {column: self.names.get(column, column) for column in columns}
         for rows, cells in self.pieces(list(dict.fromkeys(theirs.values())), report):
@@ -58,7 +60,7 @@ class Table:
 
 
 def grouped(records: Iterable[tuple[int, T, int]], most: int) -> Iterator[list[tuple[int, T]]]:
-    """Row numbers and rows, from those with their sizes: at most so many at a time, and few where rows are long."""
+    """Groups of row numbers and rows, from those with their sizes: at most `most` per group, fewer if rows are long."""
     found: list[tuple[int, T]] = []
     held = 0
     for row, record, size in records:
@@ -76,7 +78,7 @@ def damage_named(file: str) -> Iterator[None]:
     try:
         yield
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise UserError(f"{file} is damaged or cut off ({error}); copy it again from where it came") from error
+        raise UserError(f"{file} is damaged or cut off ({error}); copy it again from its source") from error
 
 
 def binary(path: Path) -> IO[bytes]:
@@ -86,12 +88,12 @@ def binary(path: Path) -> IO[bytes]:
 def line_of(stream: IO[bytes], file: str) -> bytes:
     line = stream.readline(MAX_LINE)
     if len(line) >= MAX_LINE:
-        raise UserError(f"{file} has a line of more than {MAX_LINE >> 20} MB; it is not text with one row a line")
+        raise UserError(f"{file} has a line of more than {MAX_LINE >> 20} MB; it is not text with one row per line")
     return line
 
 
 def decoded(lines: Iterator[bytes], file: str, first: int, report: Report) -> Iterator[str]:
-    """Lines as text; the place of what is not UTF-8 is said."""
+    """Lines as text; a line that is not UTF-8 is reported."""
     for number, line in enumerate(lines, start=first):
         try:
             yield line.decode("utf-8")

@@ -43,7 +43,7 @@ def answer(visit: Visit) -> Arrays:
     if not held:  # a client that joins later sends its sums with its first answer
         found |= sums(features(model, data.x), data.y, data.known)
     candidates = visit.received["candidates"]  # (K, C, d + 1)
-    if stage is not Stage.SUMS:
+    if stage in ANSWERS:
         found |= ANSWERS[stage](model, data, visit.validation or data.take(torch.arange(0)), candidates, visit)
     return found
 

@@ -1,11 +1,12 @@
 """Multi-label decisions: class priors over all clients' rows, thresholds from them, and calibrated logits.
 
 A class is known at its owners only, whose rows have it more often than others' rows do, or as often, depending on how
-rows came to clients. Three estimates bracket the share of positives among the other rows:
+rows came to clients. Four estimates bracket the share of positives among the other rows:
 
 - low: none; only known positives count.
 - middle: expectation-maximisation (Saerens et al., 2002) of probabilities fitted on the owners' validation rows. It
   assumes that positives look alike everywhere, and negatives too.
+- scored: the mean score, cut to between 0 and 1. A least-squares score estimates a probability, too low by omega.
 - high: the share of other rows that score like positives, divided by the share of positives that do, at the level where
   this bound is lowest (Garg et al., 2021). It assumes that positives look alike everywhere.
 
@@ -36,6 +37,7 @@ class Priors:
     prior: Tensor  # the estimate to use
     low: Tensor
     middle: Tensor
+    scored: Tensor
     high: Tensor
     by_chance: float  # 1: rows came to clients by chance, 0: they did not
 
@@ -68,10 +70,11 @@ def estimate(validation: Tensor, training: Tensor) -> Priors:
     low = overall(torch.zeros_like(owners))
     middle = overall(shifted_share(unknown, slope, offset, _share(yes, no)))
     high = overall(upper_share(yes, unknown))
-    bracketed = (low * middle * high) ** (1 / 3)
+    scored = overall((unknown * centres().clamp(0, 1)).sum(1) / unknown.sum(1).clamp(min=1))
+    bracketed = (low * middle * scored * high) ** (1 / 4)
     by_chance = float((2 - _distance(validation)).clamp(0, 1))
     mixed = overall(mixture_share(yes, no, unknown))
-    return Priors(mixed**by_chance * bracketed ** (1 - by_chance), low, middle, high, by_chance)
+    return Priors(mixed**by_chance * bracketed ** (1 - by_chance), low, middle, scored, high, by_chance)
 
 
 def thresholds(scores: Tensor, prior: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from fedalign.learning.analytic.sums import ALL, total, total_of_all_rows, unpac
 from fedalign.learning.model import DualEncoder
 from fedalign.types import Arrays, ArraySpec, ReplySpec, Server, Task, Update
 
-PENALTIES = {"single": (0.01, 0.03, 0.1, 0.3, 1.0), "multi": (0.1, 0.3, 1.0, 3.0)}
+PENALTIES = {"single": (0.01, 0.03, 0.1, 0.3, 1.0), "multi": (0.01, 0.03, 0.1, 0.3, 1.0)}
 FIRST = 0.1  # penalty of the first solution of single-label data, and where no validation row decides
 OMEGAS = (0.03, 0.1, 0.3, 1.0)
 OMEGA = 0.1  # weight of unknown entries while the penalty is chosen
@@ -122,8 +122,10 @@ def step(model: DualEncoder, server: Server, updates: Sequence[Update], options:
     flags = torch.zeros(server.num_clients, dtype=torch.bool)
     flags[held(server)] = True
     server = _extra(server, held=flags)
-    if new or stage in (Stage.SUMS, Stage.DONE):
+    if new or stage is Stage.SUMS:
         return _first(server, options)
+    if stage is Stage.DONE:  # a client is awaited and did not answer
+        return server
     answers = [update.extra for update in updates]
     return {
         Stage.CANDIDATES: _after_candidates,

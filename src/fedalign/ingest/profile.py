@@ -1,0 +1,64 @@
+"""Profiles of columns, from the first rows of a file."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from fedalign.ingest.formats import MARKS, Batch, Ragged, Table
+from fedalign.inputs import ColumnProfile, FileProfile
+
+BATCHES = 4  # of a file that are read
+SEPARATORS = (";", "|")
+
+
+def profile_file(table: Table) -> FileProfile:
+    """The profiles of a file's columns; arrays of series are listed with the names of their channels."""
+    columns = [column for column in table.columns if column not in table.channels]
+    batches = list(itertools.islice(table.batches(columns, lambda problem: None), BATCHES)) if columns else []
+    return FileProfile(table.file, {column: _profile(batches, column) for column in columns}, table.channels)
+
+
+def _profile(batches: Sequence[Batch], column: str) -> ColumnProfile:
+    nested = {content for batch in batches if (content := _nested(batch, column))}
+    if nested:
+        names, series = "names" in nested, "series" in nested
+        return ColumnProfile(False, False, frozenset(), len(batches), 0, {}, names, series, False)
+    numeric = [batch.numeric(column) for batch in batches]
+    texts = [text for batch in batches for text in batch.text(column)]
+    filled = [text for text in texts if text]
+    count = max(len(filled), 1)
+    changes = sum(a != b for a, b in itertools.pairwise(texts))
+    different = frozenset(filled)
+    return ColumnProfile(
+        numeric=any(numeric) and all(one is not False for one in numeric),
+        binary=bool(filled) and {text.lower() for text in different} <= {"0", "1", "0.0", "1.0", *MARKS},
+        texts=different,
+        filled=len(filled),
+        words=sum(len(text.split()) for text in filled) / count,
+        split={sign: sum(sign in text for text in filled) / count for sign in SEPARATORS},
+        names=False,
+        series=False,
+        steady=len(different) > 1 and changes + 1 == len(different) and len(texts) >= 3 * len(different),
+    )
+
+
+def _nested(batch: Batch, column: str) -> str:
+    """'names' for lists of text, 'series' for lists of numbers, 'array' for NPZ arrays, '' for plain cells."""
+    cells = batch.cells[column]
+    if isinstance(cells, Ragged) or (isinstance(cells, np.ndarray) and cells.ndim > 1):
+        return "array"
+    if isinstance(cells, pl.Series) and isinstance(cells.dtype, pl.List | pl.Array):
+        inner = cells.dtype.inner
+        return "names" if inner == pl.String else "series"
+    values: list[Any] = []
+    if isinstance(cells, list):
+        values = [value for value in cells if isinstance(value, list)]
+    elif isinstance(cells, pl.Series) and cells.dtype == pl.String:
+        return "series" if bool(cells.drop_nulls().head(20).str.contains(r"^\s*\[\s*[-\d\[]").any()) else ""
+    first = next((value[0] for value in values if value), None)
+    return "" if not values else "names" if isinstance(first, str) or first is None else "series"

@@ -1,0 +1,107 @@
+"""What the first rows of a user's files look like: the evidence from which a kind of input recognises itself."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from fedalign.errors import printable
+
+IDENTIFIER = re.compile(r"(id|index|row|nr|no|number|uuid|key|unnamed.*|.*[_ ]id)", re.I)
+DOCUMENT = 3  # words per cell, on average, from which a column holds documents
+LISTED = 12  # names that a message lists
+
+
+@dataclass(frozen=True)
+class ColumnProfile:
+    """What the first rows of a column look like."""
+
+    numeric: bool
+    binary: bool  # only 1, 0, words for them, and empty cells
+    texts: frozenset[str]  # different texts
+    filled: int  # cells that are not empty
+    words: float  # per cell, on average
+    split: Mapping[str, float]  # separator -> share of the cells that contain it
+    names: bool  # lists of text
+    series: bool  # lists of numbers
+    steady: bool  # each value fills several consecutive rows and does not return later
+
+
+@dataclass(frozen=True)
+class FileProfile:
+    """The columns of one file."""
+
+    file: str
+    columns: Mapping[str, ColumnProfile]
+    arrays: Mapping[str, tuple[str, ...]]  # of an NPZ file: arrays of series and the names of their channels
+
+
+@dataclass(frozen=True)
+class Guess:
+    """Likely options of a kind of input, and the reasons to show to the user."""
+
+    columns: dict[str, Any]
+    why: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class FilesProfile:
+    """The columns of all files that may be input."""
+
+    files: Sequence[FileProfile]
+    taken: frozenset[str]  # columns with labels or the party's name
+
+    @cached_property
+    def arrays(self) -> list[Mapping[str, tuple[str, ...]]]:
+        return [one.arrays for one in self.files if one.arrays]
+
+    @cached_property
+    def plain(self) -> list[FileProfile]:
+        """The files whose rows are cells."""
+        return [one for one in self.files if not one.arrays]
+
+    @cached_property
+    def shared(self) -> list[str]:
+        """Columns of all plain files, without those that are taken."""
+        first = list(self.plain[0].columns) if self.plain else []
+        return [c for c in first if all(c in one.columns for one in self.plain) and c not in self.taken]
+
+    @cached_property
+    def documents(self) -> list[str]:
+        return [column for column in self.shared if self.words(column) >= DOCUMENT]
+
+    @cached_property
+    def numeric(self) -> list[str]:
+        """Columns of measurements: numbers, and by their name no identifiers."""
+        return [c for c in self.shared if self.holds_numbers(c) and not IDENTIFIER.fullmatch(c)]
+
+    def all(self, column: str) -> list[ColumnProfile]:
+        """The column in each plain file."""
+        return [one.columns[column] for one in self.plain]
+
+    def words(self, column: str) -> float:
+        """Words per cell in the file where there are most."""
+        return max(found.words for found in self.all(column))
+
+    def holds_numbers(self, column: str) -> bool:
+        """Whether every filled cell holds a number and some cell is filled."""
+        filled = [found for found in self.all(column) if found.filled]
+        return bool(filled) and all(found.numeric for found in filled)
+
+    def remark(self, column: str) -> str:
+        """` (text in b.csv)` for a column that holds numbers in other files, else ''."""
+        text = [one.file for one in self.plain if one.columns[column].texts and not one.columns[column].numeric]
+        return f" (text in {listed(text)})" if text and any(found.numeric for found in self.all(column)) else ""
+
+    def listed(self, columns: Sequence[str]) -> str:
+        """The columns with their remarks, for a message."""
+        return listed(columns, {column: self.remark(column) for column in columns})
+
+
+def listed(names: Sequence[str] | Mapping[str, Any], remarks: Mapping[str, str] | None = None) -> str:
+    """The first names, for a message."""
+    shown = [printable(name) + (remarks or {}).get(name, "") for name in list(names)[:LISTED]]
+    return ", ".join(shown) + (", ..." if len(names) > LISTED else "") if shown else "none"
