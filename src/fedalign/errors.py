@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from pathlib import Path
 
 SHOWN = 40  # characters of a cell in a message
 
 
 class UserError(Exception):
     """A mistake in what the user gave. The command line prints the message and exits with 2."""
+
+
+class UnknownFormatError(UserError):
+    """A stored file has a format that this version does not read. It is not damaged."""
+
+    def __init__(self, path: Path, found: object, known: int) -> None:
+        super().__init__(
+            f"{path} has format {found!r:.20}, this fedalign reads {known}; install the version that wrote it"
+        )
 
 
 class RenamedSettingWarning(FutureWarning):

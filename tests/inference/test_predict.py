@@ -479,6 +479,16 @@ def test_a_damaged_run_is_not_exported(tmp_path: Path, name: str, text: str) -> 
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
+def test_a_run_of_an_unknown_format_is_not_exported(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(run_of("machines"), run)
+    result = json.loads((run / "result.json").read_text(encoding="utf-8"))
+    assert result["format"] == 1
+    (run / "result.json").write_text(json.dumps({**result, "format": 2}), encoding="utf-8")
+    said = refused("export", str(run), "--out", str(tmp_path / "model"))
+    assert "result.json has format 2, this fedalign reads 1; install the version that wrote it" in said
+
+
 def test_onnx_knows_the_order_of_classes() -> None:
     onnx = pytest.importorskip("onnx", reason="the onnx extra is not installed")
     model = Model.load(run_of("wearables"))

@@ -227,7 +227,7 @@ def nothing_held_out(prepared: Plan) -> Plan:
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"min_clients": 4}, "min_clients = 4 is never reached, for a round has 3 clients; lower it"),
+        ({"min_clients": 4}, "min_clients = 4 is never reached, because a round has 3 clients; lower it"),
         ({"task": "multi", "thresholds": True}, "thresholds are chosen on validation rows, and there are none"),
     ],
 )

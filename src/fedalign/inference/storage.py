@@ -23,6 +23,7 @@ from fedalign.system.files import write_atomically
 from fedalign.types import Arrays
 
 WEIGHTS, CARD = "model.safetensors", "labels.json"
+RESULT_FORMAT = 1  # of result.json, which a run writes and the README of an exported model quotes
 
 
 def write_model(folder: Path, arrays: Arrays, card: ModelCard) -> None:

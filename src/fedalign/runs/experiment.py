@@ -1,4 +1,4 @@
-"""From a configuration to a result. The only file that knows every room."""
+"""From a configuration to a result: builds data, model and plan, and runs the rounds in a folder."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fedalign.inputs import InputKind, Shape
 from fedalign.labels import vectors
 from fedalign.learning.client_state import ClientStates
 from fedalign.learning.model import DualEncoder, LabelEncoder, random_rows
-from fedalign.learning.rounds import Engine, Plan, Round, describe, rounds
+from fedalign.learning.rounds import Engine, Plan, Round, rounds
 from fedalign.randomness import torch_generator
 from fedalign.runs.folder import RunFolder
 from fedalign.runs.results import finish
@@ -31,7 +31,7 @@ from fedalign.types import Examples, Federation, Pool, Sequences
 
 @dataclass(frozen=True)
 class RunCallbacks:
-    """What a front end wants to hear of while a run goes on."""
+    """Functions that a front end wants called during a run."""
 
     on_start: Callable[[Plan, int], None] = lambda plan, done: None
     on_visit: Callable[[int], None] = lambda client: None
@@ -40,7 +40,7 @@ class RunCallbacks:
 
 
 def both(one: RunCallbacks, other: RunCallbacks) -> RunCallbacks:
-    """Two front ends that hear of the same run."""
+    """Callbacks for two front ends of the same run."""
 
     def after(first: Callable[..., None], second: Callable[..., None]) -> Callable[..., None]:
         def call(*what: Any) -> None:
@@ -53,15 +53,15 @@ def both(one: RunCallbacks, other: RunCallbacks) -> RunCallbacks:
         after(one.on_start, other.on_start),
         after(one.on_visit, other.on_visit),
         after(one.on_round, other.on_round),
-        one.on_warning,  # once is enough
+        one.on_warning,  # a warning is shown once
     )
 
 
 def load(config: Config) -> Pool | Federation:
-    """The data of a configuration; fetched first if that may be done silently."""
+    """The data of a configuration, downloaded first if that needs no consent."""
     dataset = registry.build("datasets", config.dataset.name, config.dataset.options)
     if hasattr(dataset, "for_seed"):
-        dataset = dataset.for_seed(config.seed)  # a split of its own for each seed
+        dataset = dataset.for_seed(config.seed)  # each seed has its own split
     folder = data_folder()
     if not dataset.present(folder):
         dataset.fetch(folder)
@@ -97,7 +97,7 @@ def with_data_seed(config: Config, seed: int) -> Config:
 
 
 def plan(config: Config, data: Federation | None = None) -> Plan:
-    """Everything a run needs; server and clients build the same one from the same configuration."""
+    """Everything that a run needs. Server and clients build the same plan from the same configuration."""
     data = federation(config) if data is None else data
     if config.thresholds and data.task == "single":
         raise UserError("thresholds are for multi-label data; a single-label row gets its likeliest class")
@@ -143,9 +143,9 @@ def run(
     prepared: Plan | None = None,
     opened: Engine | None = None,
 ) -> dict[str, Any]:
-    """Runs (or goes on with) an experiment in a folder and returns what `result.json` holds.
+    """Runs or resumes an experiment in a folder and returns its result, as in result.json.
 
-    Plan and engine are built from the configuration unless they are given, as they are where the rows are elsewhere.
+    Plan and engine are built from the configuration unless they are given, as in a deployment.
     """
     callbacks = callbacks or RunCallbacks()
     if resume:
@@ -154,7 +154,7 @@ def run(
     config = prepared.config  # with the feature map that suits the rows
     if resume:
         folder.check_same(config)
-    first = prepared.start()  # says what does not fit before a folder is made
+    first = prepared.start()  # reports what does not fit before a folder is made
     if opened is None:
         check_simulated(prepared, callbacks.on_warning)
     if not resume:
@@ -163,21 +163,21 @@ def run(
         if resume:
             folder.keep(config)
         options = registry.build("engines", config.engine.name, config.engine.options)
-        memory = ClientStates(folder.checkpoints, getattr(options, "memory_mb", 1024))
+        states = ClientStates(folder.checkpoints, getattr(options, "memory_mb", 1024))
         mark = fingerprint(prepared)
-        done, server = folder.load_round(first, memory, mark, callbacks.on_warning)
-        engine = opened or stack.enter_context(options.open(prepared, memory))
+        done, server = folder.load_round(first, states, mark, callbacks.on_warning)
+        engine = opened or stack.enter_context(options.open(prepared, states))
         engine.on_visit = callbacks.on_visit
         callbacks.on_start(prepared, done)
         isolated_names = vectors.without_ties(prepared.federation.label_names, config.labels)
         if prepared.algorithm.head == "names" and isolated_names:
             callbacks.on_warning(
-                f"the label counts know no tie of {', '.join(isolated_names)}; their first vectors are random"
+                f"the label counts relate {', '.join(isolated_names)} to no other name; these start from random vectors"
             )
         began = time.perf_counter()
         for now in rounds(prepared, engine, server, done):
             server = now.server
-            folder.save_round(now.number, server, memory, mark, now.record)
+            folder.save_round(now.number, server, states, mark, now.record)
             seconds, began = time.perf_counter() - began, time.perf_counter()
             folder.note_time(now.number, seconds)
             callbacks.on_round(now, seconds)
@@ -185,12 +185,12 @@ def run(
 
 
 def check_simulated(prepared: Plan, warn: Callable[[str], None]) -> None:
-    """What a simulation knows beforehand and a deployment does not: who takes part, and whether rows are held out."""
+    """Refuses settings that cannot work with these parties, which a simulation knows before it starts."""
     config, parties = prepared.config, prepared.federation.parties
     most = min(config.clients_per_round, len(parties))
     if config.min_clients > most:
         raise UserError(
-            f"min_clients = {config.min_clients} is never reached, for a round has {most} clients; lower it"
+            f"min_clients = {config.min_clients} is never reached, because a round has {most} clients; lower it"
         )
     if any(party.validation is not None for party in parties):
         return
@@ -206,8 +206,11 @@ def check_simulated(prepared: Plan, warn: Callable[[str], None]) -> None:
 
 
 def fingerprint(prepared: Plan, absent: bool = False) -> str:
-    """A digest of the data and the first weights, so that a run is not resumed on others. Parties whose rows are
-    elsewhere are left out, since they may join at any time; `absent` takes them in, as was done once."""
+    """A digest of the data and the first weights, so that a run is not resumed with others.
+
+    Parties whose rows are on another machine are left out, since they may join at any time. `absent` includes them, as
+    earlier versions did.
+    """
     digest = hashlib.sha256(json.dumps(list(prepared.federation.label_names)).encode())
     parts = [party.train for party in prepared.federation.parties if absent or not _elsewhere(party.train)]
     if prepared.federation.test is not None:
@@ -221,13 +224,10 @@ def fingerprint(prepared: Plan, absent: bool = False) -> str:
 
 
 def _elsewhere(part: Examples) -> bool:
-    """Rows of a party on another machine: neither they nor their columns are known here."""
+    """Whether the rows are of a party on another machine, so that neither they nor their columns are known here."""
     return isinstance(part.x, torch.Tensor) and part.x.shape == (0, 0)
 
 
 def _tensors(part: Examples) -> list[torch.Tensor]:
     x = [part.x.values, part.x.offsets] if isinstance(part.x, Sequences) else [part.x]
     return [*x, part.y, part.known, part.classes]
-
-
-__all__ = ["RunCallbacks", "describe", "federation", "fingerprint", "model", "plan", "run"]

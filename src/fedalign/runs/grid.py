@@ -228,9 +228,8 @@ def table(cells: Sequence[Cell]) -> list[Row]:
     """One row a method, of the runs that are finished."""
     found: dict[tuple[str, float | None], list[tuple[Cell, dict[str, Any]]]] = {}
     for cell in cells:
-        path = cell.folder / "result.json"
-        if path.is_file():
-            result = json.loads(path.read_text(encoding="utf-8"))
+        result = RunFolder(cell.folder).result()
+        if result:
             found.setdefault((cell.method, cell.rate), []).append((cell, result))
     rows = []
     for name in dict.fromkeys(cell.method for cell in cells):

@@ -1,4 +1,4 @@
-"""The end of a run: its scores, what the method chose, and the model's card."""
+"""The result of a run: final scores, thresholds, and the card that a model needs besides its weights."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fedalign.learning.rounds import Engine, Plan
 from fedalign.runs.folder import RunFolder
 from fedalign.types import Server
 
-LAST = 10  # rounds averaged in a result, because single rounds swing
+LAST = 10  # rounds averaged in a result, because the scores of single rounds vary
 
 
 def finish(
@@ -46,8 +46,10 @@ def true_priors(prepared: Plan) -> dict[str, Any]:
 def final_checks(
     prepared: Plan, engine: Engine, server: Server, result: dict[str, Any], warn: Callable[[str], None]
 ) -> torch.Tensor | None:
-    """Adds the score on validation rows and, if asked for, thresholds chosen there and what they do on test rows.
-    Parties may be gone by then; the model is worth keeping without these."""
+    """Adds the score on validation rows and, if configured, thresholds chosen there with their score on test rows.
+
+    Returns the thresholds. Parties may have left by then; the model is kept without thresholds.
+    """
     task, weights = prepared.federation.task, server.weights
     decided = prepared.algorithm.thresholds(server)
     if decided is not None:
@@ -65,7 +67,7 @@ def final_checks(
         return decided
     counts = None if held is None else engine.validate(weights, metrics.GRID)
     if counts is None:
-        warn("nobody counted on validation rows at the end, so the model has no thresholds and decides at 0.5")
+        warn("no party scored validation rows at the end, so the model has no thresholds and decides at 0.5")
         return None
     thresholds = metrics.best_thresholds(counts, metrics.GRID)
     tested = engine.score(weights, thresholds)
@@ -77,7 +79,7 @@ def final_checks(
 
 
 def summary(prepared: Plan, records: list[dict[str, Any]]) -> dict[str, Any]:
-    """The last round's scores, the mean of the last ten, and the last round by class."""
+    """The scores of the last round, their mean over the last ten rounds, and the last round by class."""
     last = records[-1]
     found: dict[str, Any] = {
         "fedalign": fedalign.__version__,
@@ -87,7 +89,7 @@ def summary(prepared: Plan, records: list[dict[str, Any]]) -> dict[str, Any]:
         "rounds": len(records),
     }
     visits = max(sum(len(r["clients"]) for r in records), 1)
-    found["traffic"] = {  # bytes of a client and round, on average
+    found["traffic"] = {  # mean bytes per client and round
         key: sum(r[f"bytes_{key}"] for r in records) // visits for key in ("down", "up", "kept")
     }
     if "f1" in last:
@@ -106,7 +108,7 @@ def summary(prepared: Plan, records: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def label_card(prepared: Plan, thresholds: torch.Tensor | None = None) -> ModelCard:
-    """What is needed beside the weights to read rows and name classes."""
+    """What the model needs besides its weights to read rows and to name classes."""
     config, data = prepared.config, prepared.federation
     head = prepared.model.label_encoder
     return ModelCard(
@@ -122,7 +124,7 @@ def label_card(prepared: Plan, thresholds: torch.Tensor | None = None) -> ModelC
 
 
 def reading_of(config: Config, aliases: Mapping[str, str]) -> dict[str, Any] | None:
-    """Which columns of a file hold input, labels and party, and other names of classes there, for runs on files."""
+    """The columns that hold input, labels and party, and the aliases of classes, for runs on files."""
     if config.dataset.name != "files":
         return None
     options = config.dataset.options
