@@ -34,6 +34,7 @@ SHOWN = 10  # parties, and classes of each, that a federation lists of itself
 ARRAYS = "fedalign.datasets._in_memory"
 OPTIONS = ("classes", "columns", "aliases", "missing", "other", "min_positives", "validation", "vocabulary", "words",
            "buckets", "min_count", "min_clients", "max_tokens")  # fmt: skip # of a [dataset] that speak of arrays too
+OWN_LABELS = {"labels": {"source": "auto"}}  # class vectors of own rows start from the best source available
 
 Given = tuple[Any, Sequence[Any]]  # rows, and what is known of each
 
@@ -63,7 +64,7 @@ class Federation(types.Federation):
         table = Files.beside(table, Path.cwd())
         files = registry.build("datasets", "files", table)
         assert isinstance(files, Files)
-        return cls._of(files.load(Path()), {"name": name, "dataset": {"name": "files", **table}})
+        return cls._of(files.load(Path()), {"name": name, "dataset": {"name": "files", **table}, **OWN_LABELS})
 
     @classmethod
     def from_arrays(
@@ -94,7 +95,9 @@ class Federation(types.Federation):
             holding = files.holding(party, records, reading, _refuse)
             held.append(files.divided(replace(holding, records=records)))  # dicts do not speak of all classes
         data = files.assembled(held, task, lambda names: _tested(tested[0][0], reading, names) if tested else None)
-        return cls._of(replace(data, aliases=reading.aliases), {"name": name, "dataset": {"name": ARRAYS}})
+        return cls._of(
+            replace(data, aliases=reading.aliases), {"name": name, "dataset": {"name": ARRAYS}, **OWN_LABELS}
+        )
 
     @classmethod
     def from_preset(cls, name: str, **changes: Any) -> Federation:

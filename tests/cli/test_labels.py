@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from fedalign import config
 from fedalign.labels import counts, vectors
 from fedalign.labels.corpus import cooccurrence
 from fedalign.labels.settings import Labels
@@ -22,6 +24,7 @@ from fedalign.runs import display
 from helpers.commands import background, fedalign
 from helpers.federations import script
 
+EXAMPLES = Path(__file__).parents[2] / "examples"
 CORPUS = """\
 He sat in the kitchen, cooking and eating. She was walking home.
 They were eating and drinking at home.
@@ -311,3 +314,51 @@ def test_a_picture_of_names_in_any_script_and_with_any_sign(tmp_path: Path) -> N
         assert picture.format == "PNG"
     blocks = np.kron(np.eye(2), np.ones((3, 3)))[:, [0, 3, 1, 4, 2, 5]][[0, 3, 1, 4, 2, 5]]
     assert {i % 2 for i in heatmap.order(blocks)[:3]} in ({0}, {1})  # what is alike stands side by side
+
+
+def test_init_check_and_run_say_which_source_class_vectors_start_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(display.output, "width", 400)
+    monkeypatch.setattr(display.screen, "width", 400)
+    folder = tmp_path / "machines"
+    shutil.copytree(EXAMPLES / "machines", folder)
+    (folder / "fedalign.toml").unlink()
+    unused = "label names are not used: no shipped counts know most of them and no sentence model is installed"
+    assert fedalign("init", folder) == 0
+    assert f"labels.source = auto  ({unused}" in capsys.readouterr().out
+    assert config.load(str(folder)).labels.source == "auto"
+    assert fedalign("check", folder) == 0
+    shown = capsys.readouterr().err
+    assert f"note: {unused}" in shown
+    assert "pip install 'fedalign[text]'" in shown
+    assert fedalign("check", folder, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["data"]["label_source"] == "random"
+    run = ["run", folder, "--rounds", "1", "--set", "training.epochs=1", "--out", tmp_path / "run"]
+    assert fedalign(*run) == 0
+    assert f"note: {unused}" in capsys.readouterr().err
+    assert config.load(str(tmp_path / "run" / "config.toml")).labels.source == "random"
+    assert "random vectors; label names are not used" in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+
+
+def test_run_says_that_an_older_toml_does_not_use_label_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(display.screen, "width", 400)
+    run = ["run", EXAMPLES / "machines", "--rounds", "1", "--set", "training.epochs=1", "--no-report"]
+    assert fedalign(*run, "--out", tmp_path / "run") == 0
+    shown = capsys.readouterr().err
+    assert 'note: label names are not used: labels.source is "random"' in shown
+    assert 'set labels.source to "auto" to use the names' in shown
+
+
+def test_init_says_which_shipped_counts_know_the_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(display.output, "width", 400)
+    for party, names in {"north": ("earn", "acq"), "south": ("crude", "grain")}.items():
+        script(
+            tmp_path, f"{party}.csv", "text,label\n" + "".join(f"words of row {i},{names[i % 2]}\n" for i in range(8))
+        )
+    assert fedalign("init", tmp_path) == 0
+    assert "the shipped counts 'r8', which know 3 of 4 label names; random vectors for grain" in capsys.readouterr().out

@@ -88,6 +88,8 @@ def trained(setting: Setting) -> list[tuple[str, str]]:
         each = sum(len(p.get("classes", [])) for p in parties) / len(parties)
         task = {"single": "one a row", "multi": "any number a row"}.get(str(facts.get("task")), "")
         said.append(("classes", f"{len(run.label_names)} ({task}), {each:.1f} annotated by a party on average"))
+    if facts.get("label_source"):
+        said.append(("class vectors start from", printable(str(facts["label_source"]), 200)))
     training = table.get("training")
     if isinstance(training, dict):
         chosen = min(int(number(table.get("clients_per_round")) or 0), len(parties) or 10**9)

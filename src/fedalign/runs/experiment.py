@@ -21,7 +21,8 @@ from fedalign.data.downloads import data_folder
 from fedalign.errors import UserError
 from fedalign.inference.card import Encoder, Head, ModelCard
 from fedalign.inputs import Shape
-from fedalign.labels import vectors
+from fedalign.labels import choose, vectors
+from fedalign.labels.notices import notices
 from fedalign.learning import metrics
 from fedalign.learning.client_state import ClientStates
 from fedalign.learning.model import DualEncoder, LabelEncoder, random_rows
@@ -90,6 +91,7 @@ def plan(config: Config, data: Federation | None = None) -> Plan:
     data = federation(config) if data is None else data
     if config.thresholds and data.task == "single":
         raise UserError("thresholds are for multi-label data; a single-label row gets its likeliest class")
+    config = config.model_copy(update={"labels": choose.resolved(data.label_names, config.labels)})
     algorithm = registry.build("algorithms", config.algorithm.name, config.algorithm.options)
     return Plan(config, data, algorithm, model(config, data, algorithm.head))
 
@@ -122,10 +124,15 @@ def run(
     Plan and engine are built from the configuration unless they are given, as they are where the rows are elsewhere.
     """
     callbacks = callbacks or RunCallbacks()
+    asked = config.labels
     if resume:
         folder = RunFolder.existing(out)
         folder.check_same(config)
+        config = folder.resolved(config)
+        if prepared is not None and prepared.config.labels != config.labels:
+            prepared = plan(config, prepared.federation)  # by the source chosen when the run began
     prepared = prepared or plan(config)
+    config = config.model_copy(update={"labels": prepared.config.labels})
     first = prepared.start()  # says what does not fit before a folder is made
     if opened is None:
         check_simulated(prepared, callbacks.on_warning)
@@ -141,11 +148,9 @@ def run(
         engine = opened or stack.enter_context(options.open(prepared, memory))
         engine.on_visit = callbacks.on_visit
         callbacks.on_start(prepared, done)
-        isolated_names = vectors.without_ties(prepared.federation.label_names, config.labels)
-        if prepared.algorithm.head == "names" and isolated_names:
-            callbacks.on_warning(
-                f"the label counts know no tie of {', '.join(isolated_names)}; their first vectors are random"
-            )
+        if prepared.algorithm.head == "names" and config.dataset.name != "synthetic":
+            for sentence in notices(prepared.federation.label_names, asked, config.labels):
+                callbacks.on_warning(sentence)
         began = time.perf_counter()
         for now in rounds(prepared, engine, server, done):
             server = now.server

@@ -78,9 +78,7 @@ class RunFolder:
     def check_same(self, config: Config) -> None:
         """A run goes on with its own configuration or not at all; only how it is carried out may change, and for how
         many rounds."""
-        from fedalign import config as configs
-
-        stored = configs.load(str(self.path / "config.toml"))
+        config, stored = self.resolved(config), self.stored_config()
         free = {"engine": config.engine, "rounds": config.rounds}
         ours, theirs = (c.model_copy(update=free).model_dump() for c in (config, stored))
         different = sorted(_differences(ours, theirs))
@@ -93,6 +91,19 @@ class RunFolder:
         done = max((self._read_state(STATE) or {"round": 0})["round"], self._finished_rounds())
         if done > config.rounds:
             raise UserError(f"{self.path} has {done} rounds already; ask for as many or more, or give another --out")
+
+    def stored_config(self) -> Config:
+        from fedalign import config as configs
+
+        return configs.load(str(self.path / "config.toml"))
+
+    def resolved(self, config: Config) -> Config:
+        """Returns the configuration with `labels.source = "auto"` replaced by the source that this run chose."""
+        if config.labels.source != "auto":
+            return config
+        stored = self.stored_config().labels
+        labels = config.labels.model_copy(update={"source": stored.source, "file": stored.file})
+        return config.model_copy(update={"labels": labels})
 
     def keep(self, config: Config) -> None:
         """Writes down what the run goes on with; one that was finished is so no longer if it gets more rounds."""
