@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -161,7 +162,7 @@ def test_what_could_not_be_read_is_named_and_counted(place: Path, capsys: pytest
     shown = capsys.readouterr()
     assert "skipped books/bad00.txt: it is not utf-8 (byte 0xe9); another --encoding may fit" in one_line(shown.err)
     assert "and 3 more were skipped" in shown.err
-    assert "left out as no text: 1 .jpg" in shown.err
+    assert "ignored, because they are not text: 1 .jpg" in shown.err
     assert "13 skipped" in one_line(shown.out)
     assert "\x1b[31m" not in shown.err + shown.out
     assert "a\\x1b[31m.txt" in shown.err
@@ -195,7 +196,7 @@ def mistakes(place: Path) -> list[tuple[list[str | Path], str]]:
         (counting("one.txt"), "1 name given; counting what occurs together needs at least two"),
         (counting("blank.txt"), "blank.txt holds no name; write one a line"),
         (counting("twice.txt"), "'lie down' and 'LIE-DOWN' are the same name after normalising; drop one of them"),
-        (counting("bare.txt"), "no word of the name '(other)' is left to look for; give it a description"),
+        (counting("bare.txt"), "the name '(other)' has no word to search for; give it a description"),
         (counting("signs.txt"), "holds no letter or digit; give the class a name"),
         (counting("control.txt"), "holds U+200B, which is not a printable character; remove it"),
         (counting("none.txt"), "cannot read names from none.txt"),
@@ -270,22 +271,39 @@ def children(pid: int) -> list[str]:
 
 
 def test_ctrl_c_leaves_nothing_behind(place: Path) -> None:
-    with (place / "long.txt").open("w") as stream:
-        for _ in range(60):
-            stream.write(CORPUS * 1500)
-    command = ["labels", "count", "--names", "names.txt", "--corpus", "long.txt", "--out", "c.json", "--workers", "2"]
-    running = background(*command, cwd=place, start_new_session=True)
+    """Text keeps coming in on standard input, so counting cannot end before the signal arrives."""
+    (place / "long.txt").write_text(CORPUS * 40_000)  # large enough for processes of their own
+    corpus = ["--corpus", "long.txt", "--corpus", "-"]
+    command = ["labels", "count", "--names", "names.txt", *corpus, "--out", "c.json", "--workers", "2"]
+    running = background(*command, cwd=place, start_new_session=True, stdin=subprocess.PIPE)
+
+    def write() -> None:
+        with suppress(BrokenPipeError), running.stdin:  # type: ignore[union-attr]
+            while True:
+                running.stdin.write(CORPUS * 1000)  # type: ignore[union-attr]
+
+    writer = threading.Thread(target=write, daemon=True)
+    writer.start()
     deadline = time.monotonic() + 60
-    while len(children(running.pid)) < 2 and running.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.02)  # until both processes that count have begun
+    while len(processes := children(running.pid)) < 2 and running.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.02)  # until both counting processes have started
     running.send_signal(signal.SIGINT)
-    out, err = running.communicate(timeout=60)
-    if running.returncode == 0:  # a machine that counted 30 MB in a second
-        assert (place / "c.json").is_file()
-        return
+    try:
+        running.wait(timeout=60)
+    finally:
+        running.kill()  # which closes the pipe, whatever happened
+        writer.join(timeout=60)
+    assert running.stdout is not None
+    assert running.stderr is not None
+    out, err = running.stdout.read(), running.stderr.read()
+    running.stdout.close()
+    running.stderr.close()
+    assert len(processes) == 2
     assert running.returncode == 130, (out, err)
+    assert err.splitlines()[-1] == "stopped; nothing was written"
     assert "Traceback" not in err
     assert not (place / "c.json").exists()
+    assert not any(Path(f"/proc/{process}").exists() for process in processes)
 
 
 def test_help_of_labels_answers_without_torch() -> None:
