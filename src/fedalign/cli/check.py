@@ -41,6 +41,7 @@ def command(
 ) -> None:
     """Show who annotates what, and what is wrong with the files; nothing is trained."""
     from fedalign.ingest import validate
+    from fedalign.labels.choose import choose_source
 
     if what_leaves or config is not None:
         tell_what_leaves(path, config, party, as_json)
@@ -50,8 +51,9 @@ def command(
         what = "exists already" if write_aliases.exists() else "must end in .toml"
         raise UserError(f"{write_aliases} {what}; give another name to --write-aliases")
     try:
-        files, encoder, how = files_of(path, hints)
+        files, encoder, source, how = files_of(path, hints)
         found = validate.look(files, encoder)
+        chosen = choose_source(found.names, source)  # of class vectors
     except UserError as error:
         if not as_json:
             raise
@@ -60,18 +62,20 @@ def command(
     if write_aliases is not None:
         write(write_aliases, validate.proposed_aliases(found))
     if as_json:
-        print_json(found.table(), ok=found.trainable)
+        print_json(found.table() | {"label_source": chosen.source}, ok=found.trainable)
     else:
+        note(str(chosen))
         print_survey(found, how)
         suggest(next_command(path, found, hints))
     if not found.trainable:
         raise typer.Exit(2)
 
 
-def files_of(path: Path, hints: dict[str, str]) -> tuple[Files, Any, str]:
-    """The data set that a TOML, a folder or a file describes, the TOML's encoder, and where the settings come from."""
+def files_of(path: Path, hints: dict[str, str]) -> tuple[Files, Any, Any, str]:
+    """Returns the data set of a path, the TOML's encoder, the label source, and where the settings come from."""
     from fedalign import config, registry
     from fedalign.ingest.detect import detect
+    from fedalign.labels.settings import Labels
 
     own = path / config.OWN
     toml = own if own.is_file() and not any(hints.values()) else path
@@ -83,13 +87,13 @@ def files_of(path: Path, hints: dict[str, str]) -> tuple[Files, Any, str]:
             raise UserError(f"{toml} reads the data set {settings.dataset.name}; check is for your own files")
         files = registry.build("datasets", "files", settings.dataset.options)
         encoder = registry.build("encoders", settings.encoder.name, settings.encoder.options)
-        return files, encoder, f"settings: {toml}"
+        return files, encoder, settings.labels, f"settings: {toml}"
     detected = detect(path, hints)
     columns = {key: value for key, value in detected.options.items() if key not in ("path", "test_file", "aliases")}
     said = ", ".join(
         f"{key} = {value if isinstance(value, str) else ', '.join(value)}" for key, value in columns.items()
     )
-    return registry.build("datasets", "files", detected.options), None, f"guessed: {said}"
+    return registry.build("datasets", "files", detected.options), None, Labels(source="auto"), f"guessed: {said}"
 
 
 def tell_what_leaves(path: Path, given: Path | None, party: str, as_json: bool) -> None:

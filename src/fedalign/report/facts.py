@@ -23,6 +23,7 @@ from fedalign import registry
 from fedalign.config import Config
 from fedalign.data.downloads import data_folder
 from fedalign.errors import UserError
+from fedalign.labels.choose import description
 from fedalign.learning import metrics, scoring
 from fedalign.learning.model import DualEncoder
 from fedalign.learning.rounds import Plan
@@ -52,6 +53,7 @@ def describe_data(plan: Plan) -> dict[str, Any]:
         "round": 0,
         "task": data.task,
         "label_names": list(data.label_names),
+        "label_source": description(plan.config.labels) if plan.algorithm.head == "names" else None,
         "weights": sum(parameter.numel() for parameter in plan.model.parameters()),
         "parties": [
             {

@@ -86,6 +86,8 @@ def run_summary(setting: Setting) -> list[tuple[str, str]]:
         each = sum(len(p.get("classes", [])) for p in parties) / len(parties)
         task = {"single": "one per row", "multi": "any number per row"}.get(str(facts.get("task")), "")
         items.append(("classes", f"{len(run.label_names)} ({task}), {each:.1f} annotated per party on average"))
+    if facts.get("label_source"):
+        items.append(("class vectors start from", printable(str(facts["label_source"]), 200)))
     training = table.get("training")
     if isinstance(training, dict):
         chosen = min(int(number(table.get("clients_per_round")) or 0), len(parties) or 10**9)

@@ -19,7 +19,8 @@ from fedalign.data import partition
 from fedalign.data.downloads import data_folder
 from fedalign.errors import UserError
 from fedalign.inputs import InputKind, Shape
-from fedalign.labels import vectors
+from fedalign.labels import choose, vectors
+from fedalign.labels.notices import notices
 from fedalign.learning.client_state import ClientStates
 from fedalign.learning.model import DualEncoder, LabelEncoder, random_rows
 from fedalign.learning.rounds import Engine, Plan, Round, rounds
@@ -101,6 +102,7 @@ def plan(config: Config, data: Federation | None = None) -> Plan:
     data = federation(config) if data is None else data
     if config.thresholds and data.task == "single":
         raise UserError("thresholds are for multi-label data; a single-label row gets its likeliest class")
+    config = config.model_copy(update={"labels": choose.resolved(data.label_names, config.labels)})
     algorithm = registry.build("algorithms", config.algorithm.name, config.algorithm.options)
     if algorithm.fixed_features:
         config = with_feature_map(config, data.inputs)
@@ -148,10 +150,14 @@ def run(
     Plan and engine are built from the configuration unless they are given, as in a deployment.
     """
     callbacks = callbacks or RunCallbacks()
+    asked = config.labels
     if resume:
         folder = RunFolder.existing(out)
+        config = folder.resolved(config)
+        if prepared is not None and prepared.config.labels != config.labels:
+            prepared = plan(config, prepared.federation)  # by the source chosen when the run began
     prepared = prepared or plan(config)
-    config = prepared.config  # with the feature map that suits the rows
+    config = prepared.config  # with the label source and the feature map that were chosen
     if resume:
         folder.check_same(config)
     first = prepared.start()  # reports what does not fit before a folder is made
@@ -169,11 +175,9 @@ def run(
         engine = opened or stack.enter_context(options.open(prepared, states))
         engine.on_visit = callbacks.on_visit
         callbacks.on_start(prepared, done)
-        isolated_names = vectors.without_ties(prepared.federation.label_names, config.labels)
-        if prepared.algorithm.head == "names" and isolated_names:
-            callbacks.on_warning(
-                f"the label counts relate {', '.join(isolated_names)} to no other name; these start from random vectors"
-            )
+        if prepared.algorithm.head == "names" and config.dataset.name != "synthetic":
+            for sentence in notices(prepared.federation.label_names, asked, config.labels):
+                callbacks.on_warning(sentence)
         began = time.perf_counter()
         for now in rounds(prepared, engine, server, done):
             server = now.server

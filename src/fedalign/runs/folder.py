@@ -66,9 +66,7 @@ class RunFolder:
 
     def check_same(self, config: Config) -> None:
         """Refuses a configuration that differs from the run's own; only the engine and the number of rounds may."""
-        from fedalign import config as configs
-
-        stored = configs.load(str(self.path / "config.toml"))
+        config, stored = self.resolved(config), self.stored_config()
         free = {"engine": config.engine, "rounds": config.rounds}
         ours, theirs = (c.model_copy(update=free).model_dump() for c in (config, stored))
         different = sorted(_differences(ours, theirs))
@@ -81,6 +79,19 @@ class RunFolder:
         done = max((self._store.read_state(STATE) or {"round": 0})["round"], self._finished_rounds())
         if done > config.rounds:
             raise UserError(f"{self.path} has {done} rounds already; ask for as many or more, or give another --out")
+
+    def stored_config(self) -> Config:
+        from fedalign import config as configs
+
+        return configs.load(str(self.path / "config.toml"))
+
+    def resolved(self, config: Config) -> Config:
+        """Returns the configuration with `labels.source = "auto"` replaced by the source that this run chose."""
+        if config.labels.source != "auto":
+            return config
+        stored = self.stored_config().labels
+        labels = config.labels.model_copy(update={"source": stored.source, "file": stored.file})
+        return config.model_copy(update={"labels": labels})
 
     def keep(self, config: Config) -> None:
         """Stores the configuration of the resumed run. A finished run that gets more rounds is no longer finished."""

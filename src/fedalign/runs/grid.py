@@ -172,7 +172,7 @@ def _check_data(cells: Sequence[Cell]) -> None:
         return  # finished runs can be looked at on a machine without the data
     data, marks = experiment.federation(config), dict[str, str]()
     for cell in cells:
-        config = cell.config
+        config = RunFolder(cell.folder).resolved(cell.config)
         head = registry.build("algorithms", config.algorithm.name, config.algorithm.options).head
         key = _key(config.encoder, config.labels, head)
         if key not in marks:
