@@ -41,6 +41,9 @@ class Analytic(Algorithm):
     def participants(self, state: Server) -> list[int] | None:
         return [m for m in range(state.num_clients) if f"left/{m}" not in state.state]
 
+    def planned_rounds(self, model: DualEncoder, configured: int) -> int:
+        return min(configured, summary.exchanges(model, self.options(model.task)))
+
     def finished(self, state: Server) -> bool:
         waiting = set(self.participants(state) or []) - set(server.held(state))
         return server.stage_of(state) is client.Stage.DONE and not waiting

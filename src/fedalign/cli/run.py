@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from fedalign.config import Config
 
 ORDER = 1
+DEEP = "fedalign"  # the method that --deep trains beside the analytic solution
 
 
 def command(
@@ -38,15 +39,16 @@ def command(
     track: Annotated[
         str, typer.Option(metavar="tensorboard,mlflow", help="Also write for these trackers; off unless named.")
     ] = "",
+    deep: Annotated[
+        bool,
+        typer.Option("--deep", help="After the analytic solution, also train an encoder; keep the better model."),
+    ] = False,
     print_config: Annotated[
         bool, typer.Option("--print-config", help="Print the resolved settings and leave.")
     ] = False,
 ) -> None:
     """Train a federation and keep everything in a run's folder."""
     from fedalign import config as configs
-    from fedalign.report.live import LivePage
-    from fedalign.runs import experiment
-    from fedalign.runs.tracking import named, tracked
 
     folder = Path(source)
     if (folder / "config.toml").is_file():
@@ -62,7 +64,26 @@ def command(
     if print_config:
         typer.echo(configs.to_toml(config), nl=False)
         return
-    out = out or default_folder(config, resume)
+    if not deep:
+        train(config, out or default_folder(config, resume), resume, report, track)
+        return
+    if resume:
+        raise UserError("--deep starts two runs; resume one of them by its folder, without --deep")
+    changes = {"analytic": "analytic", "deep": DEEP if config.algorithm.name == "analytic" else config.algorithm.name}
+    folders = []
+    for part, name in changes.items():
+        one = configs.load(source, [*(settings or []), *chosen, f"algorithm.name={name}"], rounds=rounds, seed=seed)
+        folders.append(out / part if out else default_folder(one, resume))
+        train(one, folders[-1], False, report, track)
+    print_kept(folders, report)
+
+
+def train(config: Config, out: Path, resume: bool, report: bool, track: str) -> None:
+    """One run, with progress and a page."""
+    from fedalign.report.live import LivePage
+    from fedalign.runs import experiment
+    from fedalign.runs.tracking import named, tracked
+
     trackers = named(track)
     page = LivePage(out, note)
     display = Display(out)
@@ -72,10 +93,23 @@ def command(
             with tracked(callbacks, trackers, out, config, note) as callbacks:
                 result = experiment.run(config, out, resume, callbacks)
     except KeyboardInterrupt:
-        screen.print(f"stopped; go on with:  [bold]{escape(typed('fedalign run', out, '--resume'))}[/]")
+        screen.print(f"stopped; resume with:  [bold]{escape(typed('fedalign run', out, '--resume'))}[/]")
         sys.stdout.flush()
         os._exit(130)  # threads may still be computing what nobody will read
     print_result(result, out, report and page.finish())
+
+
+def print_kept(folders: list[Path], report: bool) -> None:
+    """Says which of the two runs to keep and why, and draws both on one page."""
+    from fedalign.report import page
+    from fedalign.runs.keep import keep_better
+
+    kept = keep_better(folders)
+    output.print(f"kept: [bold]{escape(str(kept.folder))}[/]: {escape(str(kept))}", soft_wrap=True)
+    if report:
+        made = page.make(folders, folders[-1] / "both.html", note)
+        output.print(f"both on one page: {escape(str(made))}", soft_wrap=True)
+    suggest("fedalign predict", kept.folder, "NEW.csv")
 
 
 def default_folder(config: Config, resume: bool) -> Path:

@@ -47,6 +47,10 @@ class Algorithm:
         """Whether `observe` needs the F1 of each class on the clients' validation rows."""
         return False
 
+    def planned_rounds(self, model: DualEncoder, configured: int) -> int:
+        """How many rounds a run is expected to take."""
+        return configured
+
     def finished(self, server: Server) -> bool:
         """Whether no further round is needed, whatever the configured number of rounds."""
         return False

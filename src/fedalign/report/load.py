@@ -34,6 +34,7 @@ class StoredRun:
     facts: dict[str, Any] = field(default_factory=dict)  # facts.json, see report/facts.py
     local_only: dict[str, Any] = field(default_factory=dict)  # alone.json, see report/single_party.py
     diagnosis: dict[str, Any] = field(default_factory=dict)
+    kept: dict[str, Any] = field(default_factory=dict)  # kept.json, see runs/keep.py
     missing: list[str] = field(default_factory=list)
 
     @property
@@ -170,6 +171,7 @@ def read(folder: Path) -> StoredRun:
     run.facts = _valid_facts(run, _object(run, "facts.json"))
     run.local_only = _object(run, "alone.json")
     run.diagnosis = _object(run, "diagnosis/diagnosis.json")
+    run.kept = _object(run, "kept.json")
     _note_missing(run)
     return run
 

@@ -99,6 +99,8 @@ def run_summary(setting: Setting) -> list[tuple[str, str]]:
         encoder = table.get("encoder")
         kind = f"{encoder.get('name')}, " if isinstance(encoder, dict) else ""
         items.append(("model", printable(f"{kind}{facts['weights']:,} weights")))
+    if run.kept.get("why"):
+        items.append(("kept", printable(str(run.kept["why"]), 300)))
     seeds = sorted({run.seed for run in setting.runs if run.seed is not None})
     if seeds:
         items.append(("seed" if len(seeds) == 1 else "seeds", ", ".join(map(str, seeds))))

@@ -105,10 +105,11 @@ class Display:
         nobody = [name for name, n in zip(plan.federation.label_names, owned.sum(0).tolist(), strict=True) if not n]
         if nobody:
             note(f"nobody annotates {', '.join(nobody)}; only the label's name can teach it")
-        self.rounds, self.first = plan.config.rounds, done
-        self.per_round = min(plan.config.clients_per_round, len(parties))
+        self.rounds, self.first = plan.algorithm.planned_rounds(plan.model, plan.config.rounds), done
+        everybody = plan.algorithm.fixed_features
+        self.per_round = len(parties) if everybody else min(plan.config.clients_per_round, len(parties))
         self.began = self.clock()
-        self.progress.update(self.task, total=plan.config.rounds, completed=done, speed="")
+        self.progress.update(self.task, total=self.rounds, completed=done, speed="")
 
     def visit(self, client: int) -> None:
         self.visits += 1
@@ -154,7 +155,8 @@ class NotebookDisplay:
         return RunCallbacks(self.start, on_round=self.round, on_warning=note)
 
     def start(self, plan: Plan, done: int) -> None:
-        self.rounds, self.first, self.began = plan.config.rounds, done, self.clock()
+        self.rounds, self.first = plan.algorithm.planned_rounds(plan.model, plan.config.rounds), done
+        self.began = self.clock()
 
     def round(self, now: Round, seconds: float) -> None:
         full = round(24 * now.number / self.rounds)

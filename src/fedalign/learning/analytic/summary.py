@@ -6,6 +6,7 @@ from typing import Any
 
 from fedalign.learning.analytic.client import Stage
 from fedalign.learning.analytic.server import Options, held, reply_spec, stage_of
+from fedalign.learning.model import DualEncoder
 from fedalign.types import ReplySpec, Server
 
 NUMBERS = ("penalty", "omega", "temperature", "refinements", "first_loss", "last_loss", "first_error", "last_error")
@@ -30,6 +31,15 @@ def reply_specs(server: Server, options: Options) -> dict[str, ReplySpec]:
             server, Stage.GRADIENT, few
         )
     return found
+
+
+def exchanges(model: DualEncoder, options: Options) -> int:
+    """The number of exchanges of a run in which every client answers."""
+    first = 2 if model.data_encoder.statistics_shapes else 1
+    gradients = options.likelihood + 1 if options.likelihood else 0
+    if options.task == "single":
+        return first + 1 + options.refinements + gradients
+    return first + (2 if len(options.omegas) > 1 else 1) + 1 + gradients
 
 
 def _without_sums(server: Server, stage: Stage, candidates: int) -> ReplySpec:
