@@ -102,7 +102,7 @@ def test_an_interrupted_download_goes_on_where_it_stopped(server: Server, tmp_pa
     server.content = bytes(range(256)) * 40
     server.stop_after = 3000
     for _ in range(2):
-        with pytest.raises(UserError, match=r"could not download .* run the same command again to go on"):
+        with pytest.raises(UserError, match=r"could not download .* run the same command again to resume"):
             download(server.url, tmp_path / "file")
     server.stop_after = None
     download(server.url, tmp_path / "file")
@@ -141,9 +141,9 @@ def test_a_wrong_checksum_is_refused_and_nothing_is_kept(server: Server, tmp_pat
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"<html>moved</html>", "is not a whole archive"),
-        (GOOD[: len(GOOD) // 2], "is not a whole archive"),
-        (b"", "is not a whole archive"),
+        (b"<html>moved</html>", "is not a complete archive"),
+        (GOOD[: len(GOOD) // 2], "is not a complete archive"),
+        (b"", "is not a complete archive"),
         (zipped({"other/file.csv": b"1,2"}), "holds none of the files of this data set"),
     ],
 )
@@ -159,7 +159,7 @@ def test_something_else_than_the_archive_is_refused(
 def test_a_damaged_member_leaves_nothing_behind(tmp_path: Path) -> None:
     local = tmp_path / "archive.zip"
     local.write_bytes(GOOD.replace(b"two", b"owt", 1))  # its CRC no longer fits; s1 before it is fine
-    with pytest.raises(UserError, match=r"is not a whole archive \(Bad CRC-32"):
+    with pytest.raises(UserError, match=r"is not a complete archive \(Bad CRC-32"):
         fetch_archive(Archive("", WANTED), tmp_path / "set", str(local))
     assert names(tmp_path / "set") == []
     assert local.exists()  # somebody's own file is never removed
@@ -183,13 +183,13 @@ def test_archives_inside_archives_and_tars_are_understood(tmp_path: Path) -> Non
     assert names(tmp_path / "a") == ["data/s1.txt", "data/s2.txt", "data/s9.txt"]
     assert names(tmp_path / "b") == ["data/s1.txt", "data/s9.txt"]
     packed.write_bytes(packed.read_bytes()[:-30])
-    with pytest.raises(UserError, match="is not a whole archive"):
+    with pytest.raises(UserError, match="is not a complete archive"):
         fetch_archive(Archive("", WANTED), tmp_path / "c", str(packed))
 
 
 def test_what_a_server_answers_is_told(server: Server, tmp_path: Path) -> None:
     server.status = 404
-    with pytest.raises(UserError, match="answered 404 Not Found; get the file by hand, or try later"):
+    with pytest.raises(UserError, match="answered 404 Not Found; download the file yourself, or try later"):
         download(server.url, tmp_path / "file")
     with pytest.raises(UserError, match=r"could not download http://127.0.0.1:9/x"):
         download("http://127.0.0.1:9/x", tmp_path / "file")

@@ -40,7 +40,7 @@ def test_empty_cells_are_gaps_where_allowed_but_never_the_last() -> None:
     [
         (b"", "folder/file.csv is empty; get it again"),
         (b" \n\n", "is empty"),
-        (b"1,x\n", "line 1, column b: 'x' is not a number; mend it or get it again"),
+        (b"1,x\n", "line 1, column b: 'x' is not a number; fix it or get it again"),
         (b"1,2\n3,4 m\n", "line 2, column b: '4 m' is not a number"),
         (b"1,2\n3,inf\n", "line 2, column b: 'inf' is not a number"),
         (b"1,2\n3,1e99\n", "line 2, column b: '1e99' is not a number"),

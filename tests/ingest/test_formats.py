@@ -292,6 +292,29 @@ def test_a_bad_recording_is_named(tmp_path: Path, value: str, message: str) -> N
     assert message in str(caught.value)
 
 
+@pytest.mark.parametrize("value", ['"x"', '["a"]', "[[1, 2], [3]]", "[[1, 2]]", "null"])
+def test_a_bad_recording_in_the_middle_of_a_file_becomes_an_empty_row_and_the_others_keep_their_steps(
+    tmp_path: Path, value: str
+) -> None:
+    path = script(tmp_path / "a.jsonl", f'{{"s": [1, 2]}}\n{{"s": {value}}}\n{{"s": [3]}}\n{{"s": [4, 5, 6]}}\n')
+    found: list[Problem] = []
+    (batch,) = open_table(path).batches(["s"], found.append)
+    recordings = batch.recordings("s")
+    assert [problem.row for problem in found] == ([] if value == "null" else [2])
+    assert recordings.lengths.tolist() == [2, 0, 1, 3]
+    assert recordings.values.ravel().tolist() == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_value_that_is_too_large_in_the_middle_of_a_file_is_missing_there_only(tmp_path: Path) -> None:
+    path = script(tmp_path / "a.jsonl", '{"s": [1, 2]}\n{"s": [7, 1e40, 8]}\n{"s": [3]}\n')
+    found: list[Problem] = []
+    (batch,) = open_table(path).batches(["s"], found.append)
+    recordings = batch.recordings("s")
+    assert [(problem.row, problem.column) for problem in found] == [(2, "s")]
+    np.testing.assert_array_equal(recordings.values.ravel(), [1, 2, 7, np.nan, 8, 3])
+    assert recordings.lengths.tolist() == [2, 3, 1]
+
+
 def broken(tmp_path: Path) -> list[tuple[Path, str]]:
     """Files that are wrong as a whole."""
     whole = gzip.compress(b"x\n" + b"1\n" * 5000)

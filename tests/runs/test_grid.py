@@ -136,7 +136,9 @@ def test_methods_for_one_class_a_row_are_left_out_where_rows_have_several(
     preset = script(tmp_path, "multi.toml", to_toml(tiny("fedalign", "multi", rounds=1)))
     out = tmp_path / "all"
     assert fedalign("compare", preset, "--algorithms", "fedavg-complement,fedavg", "--out", out) == 0
-    assert "left out, because it needs exactly one class per row: FedAvg + complement" in " ".join(capsys.readouterr().err.split())
+    assert "left out, because it needs exactly one class per row: FedAvg + complement" in " ".join(
+        capsys.readouterr().err.split()
+    )
     assert [path.parent.parent.name for path in out.rglob("config.toml")] == ["fedavg"]
     assert fedalign("compare", preset, "--algorithms", "fedalign-plus", "--out", out) == 2
     assert fedalign("run", preset, "--set", "algorithm.complement=true", "--out", tmp_path / "one") == 2

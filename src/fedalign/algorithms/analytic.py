@@ -63,15 +63,15 @@ class Analytic(Algorithm):
         return summary.reply_specs(state, self.options(task))
 
     def reject(self, update: Update) -> Rejection | None:
-        if "grams" not in update.extra:
-            return None
-        classes, width = update.extra["class_sums"].shape
-        reason = reject_reason(update.extra, width - 1, classes)
+        reason = reject_reason(update.extra) if "grams" in update.extra else None
         return None if reason is None else Rejection(Reason.INVALID, f"its sums are not those of rows ({reason.value})")
 
     def thresholds(self, state: Server) -> Tensor | None:
         found = state.state.get("thresholds")
         return None if found is None else found.float()
+
+    def without_client(self, state: Server, client: int) -> Server:
+        return server.without_client(state, client)
 
     def summary(self, state: Server) -> dict[str, Any]:
         return summary.chosen(state)

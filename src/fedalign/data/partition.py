@@ -32,7 +32,7 @@ def divide(pool: Pool, how: Partition, seed: int) -> Federation:
 
 
 def centralised(federation: Federation) -> Federation:
-    """One client with the rows of all parties, each with the labels its party gave: what pooling the data would do."""
+    """One client with the rows of all parties, each with the labels its party gave, as if the data were pooled."""
     held = [party.validation for party in federation.parties if party.validation is not None]
     everyone = Party(
         "everyone", concatenate([party.train for party in federation.parties]), concatenate(held) if held else None
@@ -41,8 +41,8 @@ def centralised(federation: Federation) -> Federation:
 
 
 def show(rows: Examples, chosen: Tensor, classes: Tensor, single: bool) -> Examples:
-    """A client's view: labels of its classes only. In single-label, a row of one of its classes is fully labelled,
-    because that class excludes the others."""
+    """A client's view: labels of its classes only. In a single-label task, all labels of a row with one of its classes
+    are known, because that class excludes the others."""
     part = rows.take(chosen)
     known = part.known & classes
     if single:
@@ -55,13 +55,19 @@ def show(rows: Examples, chosen: Tensor, classes: Tensor, single: bool) -> Examp
 
 def _random_classes(pool: Pool, how: Partition, seed: int) -> list[Party]:
     if pool.task != "single":
-        raise UserError("partition.kind = 'random-classes' is for one class a row; use 'category' for multi-label data")
+        raise UserError(
+            "partition.kind = 'random-classes' is for one class per row; use 'category' for multi-label data"
+        )
     people = _people(pool) if how.rows == "subject" else None
     rows = _rows_of_clients(pool.train, pool.subject, people, how, seed, "rows")
     held = None
     if pool.validation is not None:
+        if people is not None and pool.validation_subject is None:
+            raise UserError(
+                "this data set does not name the subjects of its validation rows; set partition.rows = 'shuffle'"
+            )
         held = _rows_of_clients(pool.validation, pool.validation_subject, people, how, seed, "validation")
-    occurs = (pool.train.y > 0).any(0)  # a class that nobody has cannot be covered
+    occurs = (pool.train.y > 0).any(0)  # a class without rows cannot be covered
     for attempt in range(ATTEMPTS):
         sets = [draw_classes(pool.train.y[r], how.classes_per_client, seed, m, attempt) for m, r in enumerate(rows)]
         if not how.cover or bool(torch.stack(sets).any(0)[occurs].all()):
@@ -83,7 +89,7 @@ def _random_classes(pool: Pool, how: Partition, seed: int) -> list[Party]:
 
 
 def _people(pool: Pool) -> list[int]:
-    """Who recorded training rows; one client each, also where somebody has no validation rows."""
+    """The subjects of the training rows: one client each, also if a subject has no validation rows."""
     if pool.subject is None:
         raise UserError("this data set names no subjects; set partition.rows = 'shuffle'")
     found: list[int] = torch.unique(pool.subject).tolist()
@@ -93,7 +99,7 @@ def _people(pool: Pool) -> list[int]:
 def _rows_of_clients(
     part: Examples, subject: Tensor | None, people: list[int] | None, how: Partition, seed: int, word: str
 ) -> list[Tensor]:
-    """Row numbers of each client: shuffled parts of equal size, or one client a subject."""
+    """Row numbers of each client: shuffled parts of equal size, or one client per subject."""
     if people is not None and subject is not None:
         if how.clients not in (None, len(people)):
             raise UserError(
@@ -117,7 +123,7 @@ def draw_classes(y: Tensor, count: int, seed: int, client: int, attempt: int = 0
     return chosen
 
 
-# --- multi-label: every client owns a group of classes nobody else annotates ----------------------------------------
+# --- multi-label: every client owns a group of classes that no other client annotates ------------------------------
 
 
 def _by_category(pool: Pool, how: Partition, seed: int) -> list[Party]:
@@ -152,7 +158,7 @@ def _by_category(pool: Pool, how: Partition, seed: int) -> list[Party]:
 
 
 def group_classes(groups: Sequence[Sequence[int]], clients: int, rng: np.random.Generator) -> list[list[int]]:
-    """Largest groups halved at random until there are enough, smallest merged until there are no more than wanted."""
+    """Halves the largest groups at random until there are enough, or merges the smallest until there are few enough."""
     result = [list(group) for group in groups]
     while len(result) < clients:
         largest = max(range(len(result)), key=lambda i: len(result[i]))  # the first of equals
@@ -170,8 +176,8 @@ def group_classes(groups: Sequence[Sequence[int]], clients: int, rng: np.random.
 
 
 def _recordings(pool: Pool) -> Tensor | None:
-    """(C,) positives of each class where rows are pieces of recordings: the published code divides recordings before
-    it cuts them and before it sets validation aside, so a recording counts once, in either part."""
+    """(C,) positives of each class if rows are pieces of recordings, else None. The published code divides recordings
+    before it cuts them and before it separates validation rows, so a recording counts once per part."""
     parts = [(pool.train, pool.recording), (pool.validation, pool.validation_recording)]
     if pool.recording is None:
         return None
@@ -179,7 +185,7 @@ def _recordings(pool: Pool) -> Tensor | None:
 
 
 def positives(part: Examples, recording: Tensor | None) -> Tensor:
-    """(C,) rows, or recordings that rows are pieces of, known to be of each class."""
+    """(C,) rows known to be of each class; or recordings, if rows are pieces of them."""
     yes = (part.y > 0) & part.known
     if recording is None or not len(recording):
         return yes.sum(0)
@@ -190,7 +196,7 @@ def positives(part: Examples, recording: Tensor | None) -> Tensor:
 
 def owner_of_rows(y: Tensor, groups: Sequence[Sequence[int]], sizes: Tensor | None = None) -> Tensor:
     """(n,) the client that owns the rarest positive class of each row; -1 for rows without a positive. `sizes` (C,)
-    says how frequent classes are where rows are not what is counted."""
+    are the frequencies of the classes if rows are not what is counted."""
     positive = y > 0
     sizes = positive.sum(0) if sizes is None else sizes
     order = torch.argsort(sizes, descending=True, stable=True).flip(0)  # rarest first, the later of equals
@@ -202,7 +208,7 @@ def owner_of_rows(y: Tensor, groups: Sequence[Sequence[int]], sizes: Tensor | No
 
 
 def _together(pool: Pool, owner: Tensor, held: Tensor | None, clients: int) -> tuple[Tensor, Tensor | None]:
-    """Every subject at one client, its validation rows with the others."""
+    """The owners with all rows of a subject at one client, its validation rows included."""
     if pool.subject is None or held is None or pool.validation_subject is None:
         return (owner if pool.subject is None else majority(owner, pool.subject, clients)), held
     both = majority(torch.cat([owner, held]), torch.cat([pool.subject, pool.validation_subject]), clients)
@@ -210,7 +216,7 @@ def _together(pool: Pool, owner: Tensor, held: Tensor | None, clients: int) -> t
 
 
 def majority(owner: Tensor, subject: Tensor, clients: int) -> Tensor:
-    """All rows of a subject go where most of them would; rows without a positive still go nowhere."""
+    """All rows of a subject go to the client that owns most of them; rows without a positive still go nowhere."""
     result = owner.clone()
     for s in torch.unique(subject).tolist():
         mine = (subject == s) & (owner >= 0)

@@ -192,9 +192,9 @@ class DeployedEngine:
         return self.plain(weights).get("test") if due else None
 
     def validate(self, weights: Arrays, grid: Tensor | None = None) -> Tensor | None:
-        return (self.plain(weights) if grid is None else self.ask(weights, {"validation": grid.view(-1, 1)})).get(
-            "validation"
-        )
+        if grid is None:
+            return self.plain(weights).get("validation")
+        return self.ask(weights, {"validation": grid if grid.dim() == 2 else grid.view(-1, 1)}).get("validation")
 
     def plain(self, weights: Arrays) -> dict[str, Tensor]:
         """Counts on test and validation rows, asked for at once, since each message starts a process at the party."""

@@ -49,8 +49,8 @@ def reading_of(model: Model, **columns: Any) -> Reading:
         known |= {**model.inputs.default_columns(), "label": "label"}  # the files of published data are no tables
     known |= model.inputs.trained_columns()
     kinds = [kind for kind in every if given.get(kind)]
-    for kind in set(kinds) - {model.inputs.kind}:
-        raise UserError(f"the model reads {model.inputs.kind}, not {kind}; leave --{kind} out")
+    for other in [kind for kind in kinds if kind != model.inputs.kind]:
+        raise UserError(f"the model reads {model.inputs.kind}, not {other}; leave --{other} out")
     if kinds:  # another column replaces the one of training
         known |= dict.fromkeys(every, "")
     if any(given.get(word) for word in ("label", "labels", "label_columns", "label_prefix")):

@@ -59,6 +59,12 @@ class Algorithm:
         """(C,) the probabilities at which the method decides in multi-label; None: 0.5."""
         return None
 
+    def without_client(self, server: Server, client: int) -> Server:
+        """The server's state with nothing left of what a client sent, from which rounds continue without it."""
+        raise UserError(
+            "only a run with algorithm.name = 'analytic' can forget a party exactly; train again without its file"
+        )
+
     def summary(self, server: Server) -> dict[str, Any]:
         """What the method chose by itself, for result.json."""
         return {}

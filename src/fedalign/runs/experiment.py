@@ -25,7 +25,7 @@ from fedalign.learning.model import DualEncoder, LabelEncoder, random_rows
 from fedalign.learning.rounds import Engine, Plan, Round, rounds
 from fedalign.randomness import torch_generator
 from fedalign.runs.folder import RunFolder
-from fedalign.runs.results import final_checks, label_card, summary, true_priors
+from fedalign.runs.results import finish
 from fedalign.types import Examples, Federation, Pool, Sequences
 
 
@@ -181,13 +181,7 @@ def run(
             seconds, began = time.perf_counter() - began, time.perf_counter()
             folder.note_time(now.number, seconds)
             callbacks.on_round(now, seconds)
-        result = summary(prepared, folder.records())
-        chosen = prepared.algorithm.summary(server)
-        if chosen:
-            result["chosen"] = chosen | true_priors(prepared)
-        thresholds = final_checks(prepared, engine, server, result, callbacks.on_warning)
-        folder.finish(server.weights, label_card(prepared, thresholds), result)
-    return result
+        return finish(prepared, engine, server, folder, callbacks.on_warning)
 
 
 def check_simulated(prepared: Plan, warn: Callable[[str], None]) -> None:

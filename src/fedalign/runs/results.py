@@ -14,9 +14,23 @@ from fedalign.inference.card import Encoder, Head, ModelCard
 from fedalign.ingest.reading import Reading
 from fedalign.learning import metrics
 from fedalign.learning.rounds import Engine, Plan
+from fedalign.runs.folder import RunFolder
 from fedalign.types import Server
 
 LAST = 10  # rounds averaged in a result, because the scores of single rounds vary
+
+
+def finish(
+    prepared: Plan, engine: Engine, server: Server, folder: RunFolder, warn: Callable[[str], None]
+) -> dict[str, Any]:
+    """Writes the model and `result.json` of a run that has ended, and returns what `result.json` holds."""
+    result = summary(prepared, folder.records())
+    chosen = prepared.algorithm.summary(server)
+    if chosen:
+        result["chosen"] = chosen | true_priors(prepared)
+    thresholds = final_checks(prepared, engine, server, result, warn)
+    folder.finish(server.weights, label_card(prepared, thresholds), result)
+    return result
 
 
 def true_priors(prepared: Plan) -> dict[str, Any]:
@@ -44,7 +58,8 @@ def final_checks(
         if at_half is not None:
             found = metrics.scores(at_half, task)
             result["at_half"] = {"f1": found.f1, "accuracy": found.accuracy}
-    held = engine.validate(weights)
+    held = engine.validate(weights) if decided is None else engine.validate(weights, decided[None])
+    held = held[0] if held is not None and decided is not None else held
     if held is not None:
         checked = metrics.scores(held, task)
         result["validation"] = {"f1": checked.f1, "accuracy": checked.accuracy}

@@ -135,6 +135,18 @@ def step(model: DualEncoder, server: Server, updates: Sequence[Update], options:
     }[stage](server, answers, options)
 
 
+def without_client(server: Server, client: int) -> Server:
+    """The state without a client's sums; the exchanges after the sums start again. The feature map stays as it was."""
+    kept = ("sums/", "like/", "left/", "multi")  # all else was computed from everybody's sums
+    state = {name: value for name, value in server.state.items() if name.startswith(kept)}
+    state = {name: value for name, value in state.items() if not name.startswith(f"sums/{client}/")}
+    state[f"left/{client}"] = torch.ones(1, dtype=torch.bool)
+    flags = server.extra["held"].clone()
+    flags[client] = False
+    fresh = {"stage": torch.tensor([int(Stage.SUMS)]), "held": flags, "candidates": server.extra["candidates"][:0]}
+    return replace(server, state=state, extra={**server.extra, **fresh})
+
+
 def _extra(server: Server, **arrays: Tensor) -> Server:
     return replace(server, extra={**server.extra, **arrays})
 

@@ -149,12 +149,16 @@ def total_of_all_rows(clients: Sequence[Arrays]) -> Arrays:
     return {"grams": grams, "which": torch.full((len(class_sums),), ALL), "class_sums": class_sums}
 
 
-def reject_reason(client: Mapping[str, Tensor], dim: int, classes: int) -> Reason | None:
-    """Why the sums of a client cannot come from rows of norm at most 1; None if they can."""
+def reject_reason(client: Mapping[str, Tensor], dim: int | None = None, classes: int | None = None) -> Reason | None:
+    """Why the sums of a client cannot come from rows of norm at most 1; None if they can.
+
+    Without `dim` and `classes`, those of `class_sums` are taken, whose shape has been checked then.
+    """
     grams, which, class_sums = client.get("grams"), client.get("which"), client.get("class_sums")
     if grams is None or which is None or class_sums is None:
         return Reason.SHAPE
-    width = dim + 1
+    classes = len(class_sums) if classes is None else classes
+    width = class_sums.shape[-1] if dim is None else dim + 1
     fits = grams.dim() == 2 and len(grams) > 0 and grams.shape[1] == width * (width + 1) // 2
     if not fits or class_sums.shape != (classes, width) or which.shape != (classes,):
         return Reason.SHAPE
