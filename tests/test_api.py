@@ -273,7 +273,7 @@ def test_a_model_finds_the_columns_of_a_data_frame_by_name() -> None:
     model = train(Federation.from_arrays({"one": (frame, y)}), rounds=1, progress=False, settings=SMALL)
     expected = model.predict_proba(x2)
     assert (model.predict_proba(swapped(x2)) == expected).all()
-    wider = swapped(x2).with_columns(note=pl.lit("others are passed over"))
+    wider = swapped(x2).with_columns(note=pl.lit("others are ignored"))
     assert (model.predict_proba(wider) == expected).all()
     with pytest.raises(UserError, match="no column 'b', 'd', which the model reads"):
         model.predict(frame.select("a", "c"))

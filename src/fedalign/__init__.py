@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from fedalign.errors import UserError
     from fedalign.inference.model import Model
     from fedalign.learning.algorithm import Algorithm
-    from fedalign.types import Examples, Visit
+    from fedalign.types import Examples, Server, Update, Visit
 
 __version__ = version("fedalign")
 __all__ = [
@@ -19,6 +19,8 @@ __all__ = [
     "Federation",
     "Model",
     "Progress",
+    "Server",
+    "Update",
     "UserError",
     "Visit",
     "__version__",
@@ -33,6 +35,8 @@ _PLACES = {
     "UserError": "fedalign.errors",
     "Algorithm": "fedalign.learning.algorithm",
     "Examples": "fedalign.types",
+    "Server": "fedalign.types",
+    "Update": "fedalign.types",
     "Visit": "fedalign.types",
 }
 

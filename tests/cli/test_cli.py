@@ -228,7 +228,7 @@ def test_ctrl_c_leaves_a_run_that_resumes_and_says_how(tmp_path: Path) -> None:
     assert "Traceback" not in said
     done = json.loads((out / "checkpoint" / "state.json").read_text())["round"]
     assert done >= 1
-    # one more round is enough to see that it goes on: shorten the run's own configuration
+    # one more round is enough to see that it resumes: shorten the run's own configuration
     settings = (out / "config.toml").read_text().replace("rounds = 500", f"rounds = {done + 1}")
     (out / "config.toml").write_text(settings)
     assert fedalign("run", out, "--resume") == 0

@@ -222,7 +222,7 @@ def test_a_module_of_no_package_is_found(tmp_path: Path, monkeypatch: pytest.Mon
         ("Nothing", {}, "has no weights to train"),
         ("Running", {"size": 4}, "keeps running statistics (norm.running_mean)"),
         ("NoModule", {}, "is no torch.nn.Module"),
-        ("number", {}, "is no class"),
+        ("number", {}, "is not a class"),
         ("Missing", {}, "cannot import encoder"),
     ],
 )
@@ -247,9 +247,9 @@ class Mine:
 
     def build(self, shape, generator):
         if self.which == "running":
-            return Running(shape.size)
+            return Running(shape.size[0])
         if self.which == "wrong":
-            return Flat(shape.size, self.dim)
+            return Flat(shape.size[0], self.dim)
         if self.which == "crash":
             raise ValueError("no luck")
         if self.which == "refuse":

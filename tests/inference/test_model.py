@@ -52,7 +52,7 @@ def test_a_tensor_of_raw_numbers_is_scaled_like_an_array(table_model: Model) -> 
 
 def test_recordings_may_be_tensors() -> None:
     model = Model.load(run_of("wearables"))
-    width = model.inputs.shape.size
+    width = model.inputs.shape.size[-1]
     recordings = np.random.default_rng(0).normal(size=(3, 20, width))
     expected = model.predict_proba(recordings)
     assert np.array_equal(model.predict_proba(torch.from_numpy(recordings)), expected)
@@ -85,7 +85,7 @@ def test_a_number_that_is_not_finite_gives_no_class(table_model: Model, value: f
 
 def test_a_recording_that_is_not_finite_gives_no_class() -> None:
     model = Model.load(run_of("wearables"))
-    recordings = [np.zeros((steps, model.inputs.shape.size)) for steps in (4, 0, 3)]
+    recordings = [np.zeros((steps, model.inputs.shape.size[-1])) for steps in (4, 0, 3)]
     recordings[2][1, 0] = np.inf
     with pytest.raises(UserError, match="row 2 "):
         model.predict(recordings)
@@ -135,7 +135,7 @@ class Projection(nn.Module):
     # a fixed random table, which is no weight
     def __init__(self, shape, dim=12):
         super().__init__()
-        self.register_buffer("table", torch.randn(shape.size, dim))
+        self.register_buffer("table", torch.randn(shape.size[0], dim))
         self.layer = nn.Linear(dim, dim)
 
     def forward(self, x):

@@ -124,7 +124,7 @@ def test_what_a_source_means(source: str, kind: str, file: str) -> None:
 
 def test_bad_newcomers_are_one_sentence(five_of_six: tuple[Model, np.ndarray, np.ndarray], tmp_path: Path) -> None:
     model, x, _ = five_of_six
-    with pytest.raises(UserError, match="has a class 'BEE' already"):
+    with pytest.raises(UserError, match="already has a class 'BEE'"):
         model.add_class("BEE", examples=x[:2])
     with pytest.raises(UserError, match=r"needs source= .* examples="):
         model.add_class("fox")

@@ -205,7 +205,7 @@ def test_a_result_of_an_unknown_format_is_refused(tmp_path: Path) -> None:
 def test_a_damaged_state_does_not_take_the_place_of_the_one_before_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The newest state is damaged, and the run that goes on from the one before it dies as it commits its round."""
+    """The newest state is damaged, and the run that resumes from the one before it dies as it commits its round."""
     folder = three_rounds(tmp_path)
     state = folder.checkpoints / "state.json"
     state.write_bytes(state.read_bytes()[:-9])

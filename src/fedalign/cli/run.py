@@ -1,4 +1,4 @@
-"""fedalign run: train a federation and keep everything in a run's folder."""
+"""fedalign run: train a federation and store everything in a run's folder."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def command(
         str, typer.Argument(metavar="PRESET|FILE.toml|FOLDER|RUN", help="What to run; a run's folder to resume.")
     ],
     rounds: Annotated[int | None, typer.Option(help="Number of rounds.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of everything random.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Random seed.")] = None,
     out: Annotated[Path | None, typer.Option(help="The run's folder; default runs/NAME.")] = None,
     engine: Annotated[str | None, typer.Option(help="local (default), or flower for its Ray simulation.")] = None,
     simulation: Annotated[
@@ -34,31 +34,27 @@ def command(
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override one setting; may be repeated.")
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was interrupted.")] = False,
-    report: Annotated[bool, typer.Option(help="Write report.html, now and then while the run goes on.")] = True,
-    track: Annotated[
-        str, typer.Option(metavar="tensorboard,mlflow", help="Also write for these trackers; off unless named.")
-    ] = "",
+    resume: Annotated[bool, typer.Option("--resume", help="Resume a run that was interrupted.")] = False,
+    report: Annotated[bool, typer.Option(help="Write report.html and update it during the run.")] = True,
+    track: Annotated[str, typer.Option(metavar="tensorboard,mlflow", help="Also write to these trackers.")] = "",
     deep: Annotated[
         bool,
         typer.Option("--deep", help="After the analytic solution, also train an encoder; keep the better model."),
     ] = False,
-    print_config: Annotated[
-        bool, typer.Option("--print-config", help="Print the resolved settings and leave.")
-    ] = False,
+    print_config: Annotated[bool, typer.Option("--print-config", help="Print the resolved settings and exit.")] = False,
 ) -> None:
-    """Train a federation and keep everything in a run's folder."""
+    """Train a federation and store everything in a run's folder."""
     from fedalign import config as configs
 
     folder = Path(source)
     if (folder / "config.toml").is_file():
         if not resume:
-            raise UserError(f"{source} is a run's folder; add --resume to go on with it")
+            raise UserError(f"{source} is a run's folder; add --resume to resume it")
         out, source = folder, str(folder / "config.toml")
     elif resume and folder.is_dir() and not (folder / configs.OWN).is_file():
         raise UserError(f"{source} is not a run's folder (it holds no config.toml); check the path")
     if simulation and engine != "flower":
-        raise UserError("--simulation goes with --engine flower; without it a run is a simulation in this process")
+        raise UserError("--simulation needs --engine flower; without it a run is a simulation in this process")
     chosen = [] if engine is None else [f"engine.name={engine}"]
     config = configs.load(source, [*(settings or []), *chosen], rounds=rounds, seed=seed)
     if print_config:
@@ -95,7 +91,7 @@ def train(config: Config, out: Path, resume: bool, report: bool, track: str) -> 
     except KeyboardInterrupt:
         screen.print(f"stopped; resume with:  [bold]{escape(typed('fedalign run', out, '--resume'))}[/]")
         sys.stdout.flush()
-        os._exit(130)  # threads may still be computing what nobody will read
+        os._exit(130)  # threads may still be computing; their results are not needed
     print_result(result, out, report and page.finish())
 
 

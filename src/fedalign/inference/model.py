@@ -1,4 +1,4 @@
-"""A trained model that can be asked: rows in, label names and probabilities out."""
+"""A trained model: raw rows in, label names and probabilities out."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Model:
         write_model(folder, self.network.arrays(), with_program(card, folder))
         return folder
 
-    # --- asking -------------------------------------------------------------------------------------------------
+    # --- predicting ---------------------------------------------------------------------------------------------
 
     def logits(self, rows: Any) -> Tensor:
         """(n, C) scores of raw rows: texts, recordings, or a table of numbers as an array, a tensor or a data frame.
@@ -116,17 +116,17 @@ class Model:
         return [[self.label_names[c] for c in row.nonzero().flatten().tolist()] for row in chosen]
 
     def class_of(self, name: str) -> int:
-        """The column of a class, by its name however it is spelt."""
+        """The column of a class by its name, in any spelling."""
         keys = [normalised(known) for known in self.label_names]
         if normalised(name) not in keys:
             raise UserError(f"the model has no class {name!r}{nearest(name, self.label_names)}")
         return keys.index(normalised(name))
 
     def similar(self, name: str, top: int = 5) -> list[tuple[str, float]]:
-        """The classes whose learned representations are nearest, with the cosine."""
-        rows = F.normalize(self.network.anchors(), dim=1)
+        """The classes with the most similar class vectors, with their cosine."""
+        units = F.normalize(self.network.anchors(), dim=1)  # (C, d)
         own = self.class_of(name)
-        cosine = rows @ rows[own]
+        cosine = units @ units[own]
         order = [c for c in cosine.argsort(descending=True).tolist() if c != own]
         return [(self.label_names[c], round(float(cosine[c]), 4)) for c in order[:top]]
 
@@ -137,27 +137,27 @@ class Model:
     ) -> Model:
         """The model with one more class, from its name alone, from a few example rows, or from both.
 
-        source: "sentence", counts (`fedalign labels count`; the file must know the new name too), or a vectors file.
-        others: any rows, unlabelled, of mostly other classes; with them the new class leaves these alone.
-        docs/results.md says how well a name alone does; expect a rough ranking, not a decision.
+        source: "sentence", counts (`fedalign labels count`; the file must hold the new name too), or a vectors file.
+        others: unlabelled rows, mostly of other classes; with them the new class takes fewer rows of the others.
+        A name alone gives a rough ranking, not a decision; docs/results.md has the measurements.
         """
         if source is None and examples is None:
             raise UserError("a new class needs source= (what its name means), examples= (some of its rows), or both")
         self._check_new(name)
-        row = None
+        vector = None
         if source is not None:
             width = self.network.anchors().shape[1]
             made = vectors.make([*self.label_names, name], width, new_class.labels_from(source), seed=0)
-            row = new_class.from_name(made, self.network.anchors())
+            vector = new_class.from_name(made, self.network.anchors())
         if examples is not None:
             rest = None if others is None else check_rows(self.prepared(others))
-            row = new_class.from_examples(self.network, check_rows(self.prepared(examples)), row, rest)
-        assert row is not None
-        return self.with_class_vector(name, row)
+            vector = new_class.from_examples(self.network, check_rows(self.prepared(examples)), vector, rest)
+        assert vector is not None
+        return self.with_class_vector(name, vector)
 
     def _check_new(self, name: str) -> None:
         if normalised(allowed(name)) in [normalised(known) for known in self.label_names]:
-            raise UserError(f"the model has a class {name!r} already")
+            raise UserError(f"the model already has a class {name!r}")
 
     def with_class_vector(self, name: str, vector: Tensor) -> Model:
         """The model with one more class whose class vector (d,) is given; its bias is the mean of the others."""

@@ -1,4 +1,4 @@
-"""A model for other programs: an ONNX graph, raw numbers or tokens in, logits and probabilities out."""
+"""A model for other programs: an ONNX graph from raw numbers or tokens to logits and probabilities."""
 
 from __future__ import annotations
 
