@@ -59,7 +59,7 @@ NAMES = {
 
 
 def ordinary_name(name: str) -> str:
-    """The ordinary module's name of one of our encoder's weights."""
+    """The name that `nn.TransformerEncoder` gives to a weight of our encoder."""
     if name.startswith("layers."):
         _, number, inner = name.split(".")
         return f"encoder.layers.{number}.{NAMES[inner]}"
@@ -67,7 +67,7 @@ def ordinary_name(name: str) -> str:
 
 
 def padded_copy(encoder: TransformerEncoder) -> PaddedEncoder:
-    """An ordinary encoder with the same weights."""
+    """A padded encoder with the same weights."""
     o = encoder.options
     size = encoder.embedding.shape[0 if encoder.tokens else 1]
     clone = PaddedEncoder(size, o.dim, o.heads, o.feedforward, o.layers, o.dropout, encoder.tokens)
@@ -77,13 +77,13 @@ def padded_copy(encoder: TransformerEncoder) -> PaddedEncoder:
 
 
 def pad(x: Sequences) -> tuple[Tensor, Tensor]:
-    """(B, T, ...) with zeros behind the end of each row, and the lengths."""
+    """(B, T, ...) with zeros after the end of each row, and the lengths."""
     rows = [x.values[a:b] for a, b in zip(x.offsets[:-1].tolist(), x.offsets[1:].tolist(), strict=True)]
     return pad_sequence(rows, batch_first=True), x.lengths
 
 
 class Padded(nn.Module):
-    """The whole classifier, with the weights of one of ours."""
+    """The classifier with the weights of a `DualEncoder`."""
 
     def __init__(self, model: DualEncoder) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ class Padded(nn.Module):
 
 
 class OneByOne(Dataset[tuple[Tensor, Tensor, Tensor]]):
-    """Rows as a DataLoader wants them."""
+    """Rows one at a time, for a DataLoader."""
 
     def __init__(self, data: Examples) -> None:
         self.data = data
@@ -125,7 +125,7 @@ def loader(data: Examples, batch_size: int, shuffle: bool) -> DataLoader[tuple[T
 
 
 def train_epoch(model: Padded, data: Examples, batch_size: int, rate: float) -> None:
-    """One epoch of alternating updates: the data encoder, then the label rows, each with a forward pass of its own."""
+    """One epoch of alternating updates: the data encoder, then the class vectors, with one forward pass each."""
     model.train()
     optimizers = [torch.optim.Adam(model.encoder.parameters(), lr=rate), torch.optim.Adam([model.rows], lr=rate)]
     for x, lengths, y, known in loader(data, batch_size, shuffle=True):
@@ -137,7 +137,7 @@ def train_epoch(model: Padded, data: Examples, batch_size: int, rate: float) -> 
 
 
 def align(model: Padded, data: Examples, batch_size: int) -> Tensor:
-    """Nearness of every row to every anchor."""
+    """(n, C) similarity of every row to every class vector."""
     model.eval()
     with torch.no_grad():
         z = [model.encoder(x, lengths) for x, lengths, _, _ in loader(data, batch_size, shuffle=False)]
@@ -145,7 +145,7 @@ def align(model: Padded, data: Examples, batch_size: int) -> Tensor:
 
 
 def evaluate(model: Padded, data: Examples, batch_size: int) -> Tensor:
-    """Predictions of every row."""
+    """(n, C) logits of every row."""
     model.eval()
     with torch.no_grad():
         return torch.cat([model(x, lengths) for x, lengths, _, _ in loader(data, batch_size, shuffle=False)])

@@ -98,7 +98,7 @@ def _check_out(out: Path, source: str) -> None:
 
 
 def _spooled(stack: ExitStack, form: str) -> Path:
-    """Standard input as a file, because its columns are looked at before it is read."""
+    """Standard input as a file, because its columns are read before its rows."""
     if form not in ("csv", "tsv", "jsonl"):
         raise UserError(f"--format must be csv, tsv or jsonl, not {form!r}")
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fedalign-")))

@@ -27,13 +27,13 @@ def complete_paths(table: dict[str, Any], folder: Path) -> None:
 
 
 def with_program(section: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """A section with the whole path of the Python file that it names, if it names one."""
+    """A section with the absolute path of the Python file that it names, if it names one."""
     return {key: program(value, folder) if key == "name" else value for key, value in section.items()}
 
 
 def program(name: Any, folder: Path) -> Any:
-    """The whole path of a Python file; any other name as it is."""
-    return _whole(name, folder) if isinstance(name, str) and name.endswith(".py") else name
+    """The absolute path of a Python file; any other name as it is."""
+    return _absolute(name, folder) if isinstance(name, str) and name.endswith(".py") else name
 
 
 def _with_label_files(labels: Mapping[str, Any], folder: Path) -> dict[str, Any]:
@@ -41,7 +41,7 @@ def _with_label_files(labels: Mapping[str, Any], folder: Path) -> dict[str, Any]
     for key, source in (("file", labels.get("source")), ("descriptions", "counts")):
         given = found.get(key)
         if isinstance(given, str) and given and not _is_name(given, source, folder):
-            found[key] = _whole(given, folder)
+            found[key] = _absolute(given, folder)
     return found
 
 
@@ -59,7 +59,7 @@ def _is_name(given: str, source: Any, folder: Path) -> bool:
     return given in shipped() or (word and not (folder / given).exists())
 
 
-def _whole(given: str, folder: Path) -> str:
+def _absolute(given: str, folder: Path) -> str:
     """One spelling per path, so that a run recognises its own. A link at the end stays, because its suffix counts."""
     try:
         path = folder / Path(given).expanduser()

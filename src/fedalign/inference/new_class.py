@@ -1,4 +1,4 @@
-"""The class vector of a class that nobody labelled: from its name, from a few examples, or from both.
+"""The class vector of a class without labels: from its name, from a few examples, or from both.
 
 From its name. The label vectors of the known names and of the new one share a space; the class vectors that training
 made of the known classes are in another. Kernel regression maps the new label vector into the second: similar names get

@@ -50,7 +50,7 @@ def read_model(folder: Path, trust_code: bool) -> tuple[ModelCard, DualEncoder]:
     """The card and the trained network of a model's folder."""
     card = read_card(folder)
     if trust_code:
-        card = _with_whole_path(card, folder)
+        card = _with_absolute_path(card, folder)
     elif card.encoder.name not in registry.names("encoders"):
         raise UserError(
             f"the encoder of {folder} is a program of its own, {card.encoder.name[:200]!a}; look at it, then load "
@@ -73,8 +73,8 @@ def read_model(folder: Path, trust_code: bool) -> tuple[ModelCard, DualEncoder]:
     return card, network.load(arrays)
 
 
-def _with_whole_path(card: ModelCard, folder: Path) -> ModelCard:
-    """The card with the whole path of the encoder's file, if it is in the model's folder."""
+def _with_absolute_path(card: ModelCard, folder: Path) -> ModelCard:
+    """The card with the absolute path of the encoder's file, if it is in the model's folder."""
     program = folder.resolve() / card.encoder.name
     return _renamed(card, str(program)) if program.suffix == ".py" and program.is_file() else card
 

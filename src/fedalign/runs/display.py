@@ -104,9 +104,9 @@ class Display:
             f"{rows:,} rows, {len(plan.federation.label_names)} classes "
             f"({float(owned.sum(1).float().mean()):.1f} annotated by each on average), seed {plan.config.seed}"
         )
-        nobody = [name for name, n in zip(plan.federation.label_names, owned.sum(0).tolist(), strict=True) if not n]
-        if nobody:
-            note(f"no party annotates {', '.join(nobody)}; these can only be learned from their names")
+        unowned = [name for name, n in zip(plan.federation.label_names, owned.sum(0).tolist(), strict=True) if not n]
+        if unowned:
+            note(f"no party annotates {', '.join(unowned)}; these can only be learned from their names")
         self.rounds, self.first = plan.algorithm.planned_rounds(plan.model, plan.config.rounds), done
         everybody = plan.algorithm.fixed_features
         self.per_round = len(parties) if everybody else min(plan.config.clients_per_round, len(parties))

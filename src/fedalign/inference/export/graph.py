@@ -28,7 +28,7 @@ OPSET = 18
 
 
 class PaddedGraph(nn.Module):
-    """Rows padded to one length, with their lengths: what an ONNX runtime can be given."""
+    """The model for rows padded to one length, given with their lengths, as an ONNX runtime needs them."""
 
     mean: Tensor
     sd: Tensor
@@ -77,7 +77,7 @@ class PaddedGraph(nn.Module):
 
 
 class TableGraph(nn.Module):
-    """Rows of raw numbers; NaN is missing."""
+    """The model for rows of raw numbers; NaN is a missing value."""
 
     mean: Tensor
     sd: Tensor
@@ -97,7 +97,7 @@ class TableGraph(nn.Module):
 
 
 def onnx_bytes(model: Model) -> bytes:
-    """The graph, with the label names in its notes. Inputs `rows` and, for sequences, `lengths`."""
+    """The graph, with the label names in its metadata. Inputs `rows` and, for sequences, `lengths`."""
     try:
         import onnx
         import onnxscript  # noqa: F401
@@ -156,7 +156,7 @@ def disagreement(model: Model, content: bytes) -> float:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Torch's exporter talks about its own parts; none of it helps a person who exports."""
+    """Hides the messages of the exporter of torch about its own internals."""
     log = logging.getLogger("torch.onnx")
     before = log.level
     log.setLevel(logging.ERROR)

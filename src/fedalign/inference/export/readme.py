@@ -1,4 +1,4 @@
-"""What a person who finds an exported model should know."""
+"""The README of an exported model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fedalign.inference.model import Model
 
 
 def card(model: Model, config: dict[str, Any], result: dict[str, Any], onnx: bool) -> str:
-    """What a person who finds the folder should know, in Markdown."""
+    """The README of the folder, in Markdown: data, classes, scores, limits and use."""
     dataset = config.get("dataset", {}).get("name", "unknown")
     algorithm = config.get("algorithm", {}).get("name", "unknown")
     lines = [
@@ -20,12 +20,12 @@ def card(model: Model, config: dict[str, Any], result: dict[str, Any], onnx: boo
         f"A {model.task}-label classifier for {len(model.label_names)} classes, learned by federated training with "
         f"{_plain(str(algorithm))} (fedalign {result.get('fedalign', '')}). It reads "
         f"{model.inputs.rows_called}. The parties' rows stayed with them; "
-        "weights were shared, and weights can hold traces of rows.",
+        "weights were shared, and weights can contain traces of rows.",
         "",
         "## Data",
         "",
         f"Data set `{_plain(str(dataset))}`, seed {config.get('seed')}, {result.get('rounds', '?')} rounds, "
-        f"{config.get('clients_per_round')} parties a round at most.",
+        f"{config.get('clients_per_round')} parties per round at most.",
         "",
         "## Classes, who annotated them, scores",
         "",
@@ -47,17 +47,17 @@ def card(model: Model, config: dict[str, Any], result: dict[str, Any], onnx: boo
     if tuned and "f1" in tuned:
         lines += [f"With the thresholds above, chosen on the parties' validation rows: F1 {100 * tuned['f1']:.2f}."]
     weak = [name for name, row in scored.items() if row["f1"] is not None and row["f1"] < 0.5]
-    alone = [name for name, row in scored.items() if row.get("owners", 2) < 2]
+    few_owners = [name for name, row in scored.items() if row.get("owners", 2) < 2]
     lines += ["", "## Limits", ""]
     if weak:
         lines.append(f"- F1 below 50, so do not rely on: {', '.join(map(_plain, weak))}.")
-    if alone:
+    if few_owners:
         lines.append(
-            f"- Annotated by one party or none, so its habits are the model's: {', '.join(map(_plain, alone))}."
+            f"- Annotated by at most one party, so they may reflect its habits: {', '.join(map(_plain, few_owners))}."
         )
     lines += [
-        "- Scores are of rows like the parties' own; rows from elsewhere may do worse.",
-        "- Probabilities are not calibrated. A row of none of these classes still gets one in single-label.",
+        "- Scores hold for rows like the parties' own; they may be lower for other rows.",
+        "- Probabilities are not calibrated. In single-label, a row of none of these classes still gets one of them.",
         "",
         "## Use",
         "",
@@ -84,5 +84,5 @@ def _toml(config: dict[str, Any]) -> list[str]:
 
 
 def _plain(text: str) -> str:
-    """A name as words: nothing in it is taken for Markdown or HTML."""
+    """The text with every character escaped that Markdown or HTML would interpret."""
     return "".join(f"\\{c}" if c in r"\`*_{}[]<>()#|!&" else c for c in text)
