@@ -78,70 +78,27 @@ def test_the_docstring_of_a_package_begins_with_a_question(folder: Path) -> None
 
 
 LONGEST = 300  # lines
-NOT_SPLIT_YET = {  # to be emptied
-    "api.py",
-    "config.py",
-    "encoders/_packed.py",
-    "inference/model.py",
-    "ingest/columns.py",
-    "ingest/detect.py",
-    "ingest/formats/cells.py",
-    "ingest/party_files.py",
-    "ingest/validate.py",
-    "labels/corpus/scan.py",
-}
 
 
 def test_no_module_is_longer_than_three_hundred_lines() -> None:
     lengths = {str(p.relative_to(PACKAGE)): len(p.read_text(encoding="utf-8").splitlines()) for p in FILES}
-    assert {name: n for name, n in lengths.items() if n > LONGEST and name not in NOT_SPLIT_YET} == {}
+    assert {name: n for name, n in lengths.items() if n > LONGEST} == {}
 
 
 OWN_DIALECT = re.compile(
     r"\b(mend|a file a party|a row a class|one class a row|told of|passed over|goes on)\b", flags=re.IGNORECASE
 )
-NOT_REWRITTEN_YET: set[str] = {  # to be emptied
-    "src/fedalign/api.py",
-    "src/fedalign/cli/check.py",
-    "src/fedalign/cli/compare.py",
-    "src/fedalign/cli/init.py",
-    "src/fedalign/cli/predict.py",
-    "src/fedalign/cli/run.py",
-    "src/fedalign/data/matrix.py",
-    "src/fedalign/data/partition.py",
-    "src/fedalign/errors.py",
-    "src/fedalign/flower/preflight.py",
-    "src/fedalign/flower/roster.py",
-    "src/fedalign/flower/server.py",
-    "src/fedalign/inference/model.py",
-    "src/fedalign/ingest/columns.py",
-    "src/fedalign/ingest/detect.py",
-    "src/fedalign/ingest/formats/cells.py",
-    "src/fedalign/ingest/party_files.py",
-    "src/fedalign/inputs/kinds.py",
-    "src/fedalign/learning/algorithm.py",
-    "src/fedalign/learning/optimizers.py",
-    "src/fedalign/learning/rounds.py",
-    "src/fedalign/runs/experiment.py",
-    "src/fedalign/runs/folder.py",
-    "src/fedalign/runs/tracking.py",
-    "src/fedalign/types.py",
-}
 TEXTS = [
     *(path for path in sorted(PACKAGE.rglob("*")) if path.suffix in (".py", ".html", ".js", ".css", ".toml", ".md")),
     *sorted((ROOT / "docs").glob("*.md")),
     *sorted(ROOT.glob("*.md")),
 ]
-TEXTS = [path for path in TEXTS if str(path.relative_to(ROOT)) not in NOT_REWRITTEN_YET]
 
 
 @pytest.mark.parametrize("path", TEXTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_texts_are_in_plain_english(path: Path) -> None:
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
         assert not OWN_DIALECT.search(line), f"{path}:{number}: {line.strip()}"
-
-
-NOT_MERGED_YET = {"learning/replies.py", "inputs/input_kind.py", "inputs/features.py"}  # to be emptied
 
 
 def test_every_file_that_the_guides_name_exists() -> None:
@@ -151,7 +108,7 @@ def test_every_file_that_the_guides_name_exists() -> None:
             r"`([a-z_]+(?:/[a-z_0-9]+)*(?:/|\.py|\.html))`", (ROOT / guide).read_text(encoding="utf-8")
         ):
             named.add(text)
-            assert text in NOT_MERGED_YET or (PACKAGE / text).exists() or (ROOT / text).exists(), f"{guide}: {text}"
+            assert (PACKAGE / text).exists() or (ROOT / text).exists(), f"{guide}: {text}"
     assert len(named) > 30
     assert {"learning/pseudo_labels.py", "ingest/annotation.py", "learning/replies.py", "report/tables.py"} <= named
 
@@ -162,8 +119,6 @@ def test_the_functions_that_the_guides_name_exist() -> None:
     for guide in ("ARCHITECTURE.md", "CONTRIBUTING.md"):
         text = (ROOT / guide).read_text(encoding="utf-8")
         for path, names in re.findall(r"`([a-z_/]+\.py)`: ((?:`\w+`(?:, )?)+)", text):
-            if path in NOT_MERGED_YET:
-                continue
             module = importlib.import_module("fedalign." + path.removesuffix(".py").replace("/", "."))
             for name in re.findall(r"\w+", names):
                 assert hasattr(module, name), f"{guide}: {path} has no {name}"

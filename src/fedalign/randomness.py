@@ -1,4 +1,4 @@
-"""Randomness by key: the same words give the same numbers, in any process and any order."""
+"""Randomness by key: the same key gives the same numbers, in any process and any order."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def torch_generator(*key: int | str) -> torch.Generator:
 
 @contextmanager
 def seeded(*key: int | str) -> Iterator[None]:
-    """torch's global generator seeded by the key meanwhile, for modules that know no other; then as it was before."""
+    """Seeds torch's global generator by the key, for modules that use no other, and restores it afterwards."""
     before = torch.get_rng_state()
     torch.default_generator.manual_seed(torch_generator(*key).initial_seed())
     try:
@@ -58,7 +58,7 @@ class KeyedRandom:
             return (
                 self._bytes(count).to(torch.int16).sub_(threshold).bitwise_right_shift_(8).to(torch.int8).view(*shape)
             )
-        # one bit a value is enough: the eight bits of a byte are eight independent masks
+        # one bit per value is enough: the eight bits of a byte are eight independent masks
         if not self._unused or count > len(self._plane):
             self._plane, self._unused = self._bytes(count), 8
         self._unused -= 1
@@ -69,5 +69,5 @@ class KeyedRandom:
 
 
 def levels(rate: float) -> int:
-    """How many of 256 byte values drop; never all of them."""
+    """The number of the 256 byte values that drop; never all of them."""
     return min(round(rate * 256), 255)

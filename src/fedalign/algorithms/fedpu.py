@@ -70,7 +70,7 @@ class FedPU(Algorithm):
 
 
 def minus_log_of_the_others(logits: Tensor) -> Tensor:
-    """-log(1 - p) of each class, (n, C), with a gradient also where p is so near to one that a float cannot tell."""
+    """-log(1 - p) of each class, (n, C), with a gradient also where p rounds to one."""
     top = torch.nn.functional.one_hot(logits.argmax(-1), logits.shape[1]).bool()
     p = torch.softmax(logits, -1).masked_fill(top, 0)  # no other is above a half
     highest = torch.logsumexp(logits, -1) - torch.logsumexp(logits.masked_fill(top, -torch.inf), -1)

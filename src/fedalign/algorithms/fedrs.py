@@ -1,4 +1,4 @@
-"""FedRS (Li and Zhan, KDD 2021): a restricted softmax holds back the rows of classes a client does not have."""
+"""FedRS (Li and Zhan, KDD 2021): a restricted softmax limits updates of the classes that a client does not have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scaffold (Karimireddy et al., ICML 2020): control variates estimate the drift of each client and take it out."""
+"""Scaffold (Karimireddy et al., ICML 2020): control variates estimate and remove the drift of each client."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from fedalign.learning.model import DualEncoder
 from fedalign.types import Arrays, Server, Update, Visit
 
 OWN = "control:"  # prefix of a weight's control variate
-SUM = "controls:"  # of the sum of all clients'; a sum stays right when clients join, and c is its mean
+SUM = "controls:"  # prefix of the sum over all clients; a sum stays correct when clients join, and c is its mean
 
 
 @dataclass(frozen=True)
 class Scaffold(Algorithm):
-    """After each optimiser step the weights move by -rate * (c - c_m). Both variates are in units of a mean step
+    """After each optimizer step the weights move by -rate * (c - c_m). Both variates are in units of a mean step
     divided by the rate (Option II), so they fit Adam's steps as well as plain gradients. With control = 0 this is
-    FedAvg. The same in both tasks; rows of classes without a loss have steps near zero."""
+    FedAvg. The same in both tasks; vectors of classes without a loss have steps near zero."""
 
     control: Annotated[float, Field(ge=0, le=1)] = 1.0
     server_rate: Annotated[float, Field(gt=0)] = 1.0

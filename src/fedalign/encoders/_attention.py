@@ -21,7 +21,7 @@ softmax_backward = torch.ops.aten._softmax_backward_data
 
 @dataclass
 class Piece:
-    """Where the rows of one piece lie, flat and in attention's rectangle."""
+    """The positions of the rows of one piece, flat and in the padded rectangle of attention."""
 
     rows: slice
     steps: slice

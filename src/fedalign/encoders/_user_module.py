@@ -80,7 +80,7 @@ def checked_options(kind: type) -> type:
 
 
 def checked(module: nn.Module, shape: Shape) -> int:
-    """The width of what the module returns, found on three made-up rows; says what is wrong with it."""
+    """The width of the module's output on three made-up rows. Raises a UserError if the module cannot be used."""
     name = type(module).__name__
     if not any(True for _ in module.parameters()):
         raise UserError(f"{name} has no weights to train; give it at least one layer")

@@ -45,7 +45,7 @@ class Transformer:
 class TransformerEncoder(nn.Module):
     """Reads `Sequences`; an empty row becomes the zero vector."""
 
-    keyed = True  # draws all its randomness from the noise it is given
+    keyed = True  # all randomness comes from the given generator
 
     def __init__(self, options: Transformer, shape: Shape, generator: torch.Generator) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ class TransformerEncoder(nn.Module):
         active = noise if levels(rate) else None
         positions = sinusoids(self.options.max_length, self.dim)
         weights = self._weights()
-        # inside the function torch no longer tells whether gradients are wanted
+        # inside the function torch does not say whether gradients are needed
         save = torch.is_grad_enabled() and any(weight.requires_grad for weight in weights)
         found = _packed.Encode.apply(
             values, lengths[empty:], positions, self.options.heads, rate, active, self.products, save, *weights

@@ -1,4 +1,4 @@
-"""Averages of what the clients send."""
+"""Averages of the clients' updates."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def mean(arrays: Sequence[Arrays], weights: Tensor) -> Arrays:
 
 
 def average_over_owners(before: Tensor, rows: Sequence[Tensor], votes: Tensor) -> Tensor:
-    """Each class's row averaged over the clients that vote for it; a class without a vote keeps its row.
+    """The mean of each class vector over the clients that vote for the class; without a vote it stays as it was.
 
-    before (C, ...), one (C, ...) a client in `rows`, votes (clients, C) >= 0.
+    before (C, ...), `rows` one (C, ...) per client, votes (clients, C) >= 0.
     """
     stacked = torch.stack(list(rows))  # (clients, C, ...)
     total = votes.sum(0)  # (C,)
@@ -37,10 +37,10 @@ def average_over_owners(before: Tensor, rows: Sequence[Tensor], votes: Tensor) -
 
 
 def clipped(server: Server, updates: Sequence[Update], times: float) -> list[Update]:
-    """The updates, none with a change of more than `times` the median one's norm: of all shared weights together, of
-    each class's rows, and of what is sent beside the weights. So far and no further can one client move a mean.
+    """The updates with each change limited to `times` the norm of the median change. The shared weights together, each
+    class vector, and the extra arrays are limited separately. This bounds how far one client can move a mean.
 
-    A class may be annotated by a single client, so its rows are held against those of all classes and their owners.
+    A class may be annotated by a single client, so the change of its vector is compared with those of all classes.
     """
     shared = server.weights.keys() - set(server.class_arrays)
     moved = [{name: u.weights[name] - before for name, before in server.weights.items()} for u in updates]
@@ -68,13 +68,13 @@ def norm(arrays: Iterable[Tensor], rows: bool = False) -> Tensor:
 
 
 def shrinkage(norms: Tensor, among: Tensor, times: float) -> Tensor:
-    """What each change is to be multiplied by: 1 unless it is larger than `times` the median of those that moved."""
+    """The factor of each change: 1 unless it is larger than `times` the median of those that moved."""
     real = among[among > 0]
     return (times * real.median() / norms).clamp(max=1).float() if real.numel() else torch.ones(norms.shape)
 
 
 def client_votes(updates: Sequence[Update], weighting: str) -> Tensor:
-    """(clients,) one vote each, or as many as the client has rows."""
+    """(clients,) the weight of each client: 1, or the number of its examples."""
     if weighting == "examples":
         return torch.tensor([float(update.num_examples) for update in updates])
     return torch.ones(len(updates))

@@ -1,7 +1,7 @@
-"""What clients remember between their rounds: in memory up to a limit, the rest on disk.
+"""The states of clients between rounds: in memory up to a limit, the rest on disk.
 
-Each client's arrays are one safetensors file a generation. Files are only ever added here; the checkpoint says which
-of them count, so a crash between two rounds loses nothing and mixes nothing.
+Each client's arrays are one safetensors file per generation. Files are only added here; the checkpoint names those that
+are current, so a crash between two rounds loses nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fedalign.types import Arrays, size_of
 
 
 class ClientStates:
-    """Thread-safe store of one dict of arrays a client."""
+    """Thread-safe store of one dict of arrays per client."""
 
     def __init__(self, folder: Path, limit_mb: int) -> None:
         self.folder = folder
@@ -52,9 +52,9 @@ class ClientStates:
         try:
             data = (self.folder / name).read_bytes()
         except OSError as error:
-            raise UserError(f"the memory of client {client} is gone ({error}); start the run anew") from error
+            raise UserError(f"the state of client {client} is missing ({error}); start a new run") from error
         if hashlib.sha256(data).hexdigest() != digest:
-            raise UserError(f"{self.folder / name} is damaged (its SHA-256 differs); start the run anew")
+            raise UserError(f"{self.folder / name} is damaged (its SHA-256 differs); start a new run")
         return load(data)
 
     def put(self, client: int, arrays: Arrays) -> None:

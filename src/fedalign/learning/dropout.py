@@ -1,7 +1,7 @@
 """Dropout from keyed random bytes.
 
-The bytes come straight from a fast generator, one a value, and become a mask of whole words that is and-ed
-with the bits of the floats: about twenty times cheaper than drawing a float for each value on a CPU. The drop
+The bytes come from a fast generator, one per value, and become a mask that is combined with the bits of the floats. On
+a CPU this is about twenty times cheaper than drawing a float for each value. The drop
 rate is rounded to 1/256 (0.5 is exact) and the scale follows the rounded rate, so the mean is exact.
 """
 
@@ -14,7 +14,7 @@ from fedalign.randomness import KeyedRandom, levels
 
 
 def scale(rate: float) -> float:
-    """What the surviving values are multiplied by."""
+    """The factor of the remaining values."""
     return 256 / (256 - levels(rate))
 
 

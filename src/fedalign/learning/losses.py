@@ -42,7 +42,7 @@ def outside_own_classes(data: Examples) -> Tensor:
 
 
 def _annotated(data: Examples) -> Tensor:
-    """(n, C) what a person said; a pseudo 'no' of a class that others annotate is a guess and rules nothing out."""
+    """(n, C) True where a person annotated; a pseudo 'no' of another client's class is a guess and rules nothing out."""
     return data.known & data.classes
 
 
@@ -53,14 +53,14 @@ def complement(logits: Tensor, batch: Examples) -> Tensor:
         return logits.sum() * 0
     logits, ruled_out = logits[rows], _annotated(batch)[rows]
     possible = logits.masked_fill(ruled_out, -torch.inf)
-    # a row with every class ruled out says nothing (and would be infinite)
+    # a row with every class ruled out has no information, and its loss would be infinite
     some = ~ruled_out.all(1)
     distance = torch.logsumexp(logits[some], -1) - torch.logsumexp(possible[some], -1)
     return distance.sum() / batch.drawn
 
 
 def balanced_weights(y: Tensor, known: Tensor) -> Tensor:
-    """Multi-label weights with which a class's yes and no entries count alike in sum. Counts start at one."""
+    """Multi-label weights that give the yes and the no entries of a class equal total weight. Counts start at one."""
     yes = 1 + (y * known).sum(0)  # (C,)
     no = 1 + ((1 - y) * known).sum(0)
     return torch.where(y > 0, no / (yes + no), yes / (yes + no)) * known  # (n, C)

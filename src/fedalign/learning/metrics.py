@@ -1,4 +1,4 @@
-"""Scores from counts, so that parties can report them without showing a row."""
+"""Scores from counts, which parties can report without sending a row."""
 
 from __future__ import annotations
 

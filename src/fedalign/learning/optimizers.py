@@ -18,11 +18,11 @@ from torch.optim.sgd import sgd
 
 @dataclass
 class Group:
-    """Parameters that learn at one rate; each needs a gradient at every step."""
+    """Parameters with one learning rate; each needs a gradient at every step."""
 
     parameters: list[nn.Parameter]
     rate: float
-    state: dict[str, list[Tensor]] = field(default_factory=dict)  # a tensor a parameter
+    state: dict[str, list[Tensor]] = field(default_factory=dict)  # one tensor per parameter
 
     def gradients(self) -> list[Tensor]:
         return [parameter.grad for parameter in self.parameters if parameter.grad is not None]
@@ -45,7 +45,7 @@ class Optimizer(ABC):
         """The state before the first step."""
 
     def stored(self) -> list[tuple[nn.Parameter, dict[str, Tensor]]]:
-        """The state by parameter, of those that took a step."""
+        """The state of each parameter that has taken a step."""
         return [
             (parameter, {what: tensors[i] for what, tensors in group.state.items()})
             for group in self.groups
@@ -54,7 +54,7 @@ class Optimizer(ABC):
         ]
 
     def restore(self, state: dict[nn.Parameter, dict[str, Tensor]]) -> None:
-        """Goes on where another left off; what is not told begins anew."""
+        """Loads the state of another optimizer; parameters without a stored state start anew."""
         for group in self.groups:
             if any(parameter in state for parameter in group.parameters):
                 group.state = self._lists([_over(self.blank(p), state.get(p, {})) for p in group.parameters])

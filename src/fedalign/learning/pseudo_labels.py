@@ -16,7 +16,7 @@ Similarity = Literal["cosine", "dot"]
 
 
 def similarity(z: Tensor, anchors: Tensor, kind: Similarity) -> Tensor:
-    """Nearness of rows (n, d) to anchors (C, d); cosine is one minus the paper's distance (Eq. 8)."""
+    """Similarity of rows (n, d) to anchors (C, d); cosine is one minus the paper's distance (Eq. 8)."""
     if kind == "cosine":
         return F.normalize(z, dim=1) @ F.normalize(anchors, dim=1).T
     return z @ anchors.T
@@ -32,7 +32,7 @@ def percentile(values: Tensor, q: float) -> Tensor:
 def pseudo_labels_single(
     near_anchor: Tensor, y: Tensor, known: Tensor, own: Tensor, near: float, far: float
 ) -> tuple[Tensor, Tensor]:
-    """New (y, known): at most one pseudo class a row, given to rows without a local positive.
+    """New (y, known): at most one pseudo class per row, for rows without a local positive.
 
     A row becomes an example of an unaware class when that class's anchor is the nearest of all and the row is
     among the nearest of that anchor. Rows far from an anchor are marked 'no'; in the cross-entropy a 'no' has

@@ -38,12 +38,12 @@ class Plan:
 
 @dataclass(frozen=True)
 class Reply:
-    """What came back from one client, and what a simulation noticed about it."""
+    """What one client returned, and what a simulation measured about it."""
 
     client: int
     update: Update | None  # None: the client failed
     failure: str = ""  # why
-    kept: int = 0  # bytes the client remembers
+    kept: int = 0  # bytes of the client's state
     notes: dict[str, float] = field(default_factory=dict)
 
 
@@ -53,10 +53,10 @@ class Engine(Protocol):
     on_visit: Callable[[int], None]  # to be called as each client finishes
 
     def train(self, server: Server, round_number: int, chosen: Sequence[int]) -> list[Reply]:
-        """One reply a client, in client order; `update` is None where the client failed."""
+        """One reply per client, in client order; `update` is None where the client failed."""
 
     def commit(self, round_number: int, clients: Sequence[int]) -> None:
-        """The updates of these clients are in the server's new state; what the others would remember is void."""
+        """Keeps the new states of these clients, whose updates were aggregated; those of the others are discarded."""
 
     def score(self, weights: Arrays, thresholds: Tensor | None = None) -> Tensor | None:
         """(C, 4) counts of the model on test rows, or None where there are none."""
@@ -140,7 +140,7 @@ def too_few(missed: int, wanted: int, replies: Sequence[object], rejected: Mappi
 
 
 def last_accepted(records: Iterable[Mapping[str, Any]], min_clients: int) -> dict[int, int]:
-    """The last round of each client whose update was averaged, from the lines of metrics.jsonl."""
+    """The last round in which each client's update was aggregated, from the lines of metrics.jsonl."""
     counted = (record for record in records if len(record["clients"]) >= min_clients)
     return {client: record["round"] for record in counted for client in record["clients"]}
 
@@ -165,7 +165,7 @@ def accept_replies(
 
 
 def short(reason: str) -> str:
-    """A reason as one line of limited length, since it may quote a stranger's words."""
+    """A reason as one line of limited length, since it may quote text from elsewhere."""
     return " ".join(reason.split())[:300]
 
 

@@ -18,6 +18,6 @@ class Training(Section):
     label_lr: float | None = Field(None, gt=0)  # of the label encoder or head; None: lr
     optimizer: Literal["adam", "sgd"] = "adam"
     momentum: float = Field(0.0, ge=0, lt=1)  # of sgd
-    keep_optimizer: bool = True  # a client's optimiser state survives between its rounds
-    balanced: bool = True  # multi-label: a class's yes and no entries count alike in sum
+    keep_optimizer: bool = True  # a client keeps its optimizer state between rounds
+    balanced: bool = True  # multi-label: the yes and the no entries of a class have equal total weight
     clip: float | None = Field(None, gt=0)  # limit of the gradient's norm
