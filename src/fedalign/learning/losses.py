@@ -42,7 +42,7 @@ def outside_own_classes(data: Examples) -> Tensor:
 
 
 def _annotated(data: Examples) -> Tensor:
-    """(n, C) True where a person annotated; a pseudo 'no' of another client's class is a guess and rules nothing out."""
+    """(n, C) True where a person annotated; a pseudo 'no' of another's class is a guess and rules nothing out."""
     return data.known & data.classes
 
 
