@@ -48,9 +48,6 @@ class Analytic(Algorithm):
         waiting = set(self.participants(state) or []) - set(server.held(state))
         return server.stage_of(state) is client.Stage.DONE and not waiting
 
-    def ready(self, state: Server) -> bool:
-        return server.stage_of(state) is client.Stage.DONE
-
     def local_update(self, visit: Visit) -> tuple[Update, Arrays]:
         sent = client.answer(visit)
         return Update({}, labelled_rows(visit.data, visit.model.task), visit.data.classes, sent), {}

@@ -1,4 +1,4 @@
-"""MOON (Li et al., CVPR 2021): representations move towards the global model's, away from the client's previous ones."""
+"""MOON (Li et al., CVPR 2021): representations approach the global model's and leave the client's previous ones."""
 
 from __future__ import annotations
 

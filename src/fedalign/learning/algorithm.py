@@ -55,10 +55,6 @@ class Algorithm:
         """Whether no further round is needed, whatever the configured number of rounds."""
         return False
 
-    def ready(self, server: Server) -> bool:
-        """Whether the model can be scored yet."""
-        return True
-
     def thresholds(self, server: Server) -> Tensor | None:
         """(C,) the probabilities at which the method decides in multi-label; None: 0.5."""
         return None

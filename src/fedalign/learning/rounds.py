@@ -113,7 +113,7 @@ def rounds(plan: Plan, engine: Engine, server: Server, done: int = 0) -> Iterato
             record["refused"] = {name: short(str(rejection)) for name, rejection in rejected.items()}
         record |= traffic(sent * len(chosen), replies)
         scores = None
-        due = algorithm.ready(server) or number == config.rounds
+        due = not algorithm.fixed_features or algorithm.finished(server) or number == config.rounds
         tested = engine.score(server.weights, algorithm.thresholds(server)) if due else None
         if tested is not None:
             scores = metrics.scores(tested, federation.task)
