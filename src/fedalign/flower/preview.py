@@ -73,7 +73,7 @@ def preview(path: Path, config: Config, party: str) -> Preview:
     here = PartySetup(config, path, party, Path())
     rows = FileRows(here)
     offered = rows.offer()
-    alone = offered.input.alone(rows.files.preparation)
+    alone = offered.input.for_one_party(rows.files.preparation)
     agreed, _ = agree([offered], alone)
     algorithm, bench = built(to_toml(config), agreed.model_dump_json())
     parts = rows.parts(agreed)
