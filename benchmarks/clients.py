@@ -1,8 +1,8 @@
-"""Memory and seconds a round as the number of clients grows; a handful are chosen each round.
+"""Memory and seconds per round as the number of clients grows; ten clients are chosen per round.
 
     python benchmarks/clients.py [100 1000 10000]
 
-The optimiser state of every client that has been visited is kept; beyond 64 MB it lives on disk.
+The optimiser state of every visited client is stored; beyond 64 MB it is stored on disk.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def measure(clients: int, rounds: int = 30) -> None:
     ]
     began = time.perf_counter()
     plan = experiment.plan(config.load("synthetic", settings))
-    plan = replace(plan, federation=replace(plan.federation, test=None))  # scoring costs what the test rows cost
+    plan = replace(plan, federation=replace(plan.federation, test=None))  # leave scoring out
     built = time.perf_counter() - began
     x = sum(p.train.x.numel() * 4 + p.train.y.numel() * 4 + p.train.known.numel() for p in plan.federation.parties)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
@@ -47,7 +47,7 @@ def measure(clients: int, rounds: int = 30) -> None:
         seconds = (time.perf_counter() - began) / rounds
     after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(
-        f"{clients:6d} clients: built in {built:5.1f} s, data {x / 1e6:6.1f} MB, {1000 * seconds:6.1f} ms a round of "
+        f"{clients:6d} clients: built in {built:5.1f} s, data {x / 1e6:6.1f} MB, {1000 * seconds:6.1f} ms per round of "
         f"10 visits, memory before the rounds {before:5.0f} MB, grown by {after - before:4.0f} MB in {rounds} rounds"
     )
 
@@ -57,5 +57,5 @@ if __name__ == "__main__":
         measure(int(sys.argv[2]))
     else:
         for count in sys.argv[1:] or ["100", "1000", "10000"]:
-            # a process each, so that the memory of one does not hide that of the next
+            # one process per count, because peak memory never decreases within a process
             subprocess.run([sys.executable, __file__, "--one", count], check=True)

@@ -1,11 +1,12 @@
-"""Seconds a round of the same federation: in this process, in Flower's Ray simulation, over Flower on loopback; and an
-empty Flower app that sends as many fresh numbers there and back and does nothing with them.
+"""Seconds per round of the same federation: in this process, in Flower's Ray simulation, and over Flower on loopback.
+
+For comparison, an empty Flower app sends the same number of values in both directions and does nothing else.
 
     python benchmarks/engines.py [ROUNDS]
 
-Three parties of examples/clinics. The first round is left out, because it starts processes, and the last, because it
-also scores. Flower looks for messages every few seconds, so its wall times come in steps; processor seconds of all its
-processes do not.
+Three parties of examples/clinics. The first round is excluded because it starts processes, and the last because it also
+scores. Flower polls for messages every few seconds, so wall-clock times are multiples of that; processor seconds of all
+its processes are not.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from flower_network import Network, descendants, network  # noqa: E402
+from helpers.flower_network import Network, descendants, network  # noqa: E402
 
 CLINICS = ROOT / "examples" / "clinics"
 FILES = {"east": "east.csv", "north": "north.csv", "south": "south.jsonl"}
@@ -38,7 +39,7 @@ from flwr.serverapp import ServerApp
 server_app = ServerApp()
 client_app = ClientApp()
 
-def fresh():  # Flower sends what it has sent before only once
+def fresh():  # Flower does not send the same object twice
     return ArrayRecord({f"w{i}": Array(torch.randn(size).numpy()) for i, size in enumerate(SIZES)})
 
 @server_app.main()
@@ -67,7 +68,7 @@ def seconds(path: Path) -> list[float]:
 
 
 def processor_seconds(pids: list[int]) -> float:
-    """Of these processes and of their children that have ended."""
+    """Returns the processor seconds of these processes and of their finished children."""
     total = 0
     for pid in pids:
         with contextlib.suppress(OSError):
@@ -83,7 +84,7 @@ def all_of(net: Network) -> list[int]:
 def show(name: str, found: list[float]) -> float:
     found = found[1:-1]
     middle = statistics.median(found)
-    print(f"{name:32} {middle:6.2f} s a round (median of {len(found)}, {min(found):.2f} to {max(found):.2f})")
+    print(f"{name:32} {middle:6.2f} s per round (median of {len(found)}, {min(found):.2f} to {max(found):.2f})")
     return middle
 
 
@@ -130,9 +131,9 @@ def main(rounds: int) -> None:
                         done = len(times.read_text().splitlines()) if times.exists() else 0
                         used.setdefault(done, processor_seconds(all_of(net)))
                         time.sleep(0.2)
-                said, spent = running.result(), (used[rounds - 1] - used[1]) / (rounds - 2)
+                output, spent = running.result(), (used[rounds - 1] - used[1]) / (rounds - 2)
                 if not out.exists():
-                    sys.exit(said)
+                    sys.exit(output)
                 show(f"Flower on loopback, {'empty app' if what == 'empty' else 'fedalign'}", seconds(times))
                 empty = spent if what == "empty" else empty
         print(

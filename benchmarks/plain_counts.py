@@ -1,4 +1,4 @@
-"""Co-occurrence of label names the straightforward way: one process, one segment at a time, one window at a time.
+"""A simple implementation of co-occurrence counts: one process, one segment at a time, one window at a time.
 
 It is what `fedalign labels count` is measured against, and what its counts are compared with in the tests.
 
@@ -20,14 +20,15 @@ from pathlib import Path
 
 from fedalign.inputs.words import WORD, fold, stem
 from fedalign.labels.corpus.documents import is_wrapped
-from fedalign.labels.corpus.scan import ABBREVIATIONS, SIGNS
+from fedalign.labels.corpus.segments import ABBREVIATIONS
+from fedalign.labels.corpus.tokens import PUNCTUATION
 from fedalign.labels.counts import Rule
 
 STOP = re.compile(r"""[.!?](?=["')\]}*_]{0,3}\s)""")
 
 
 def paragraphs(text: str, wrapped: bool) -> Iterator[str]:
-    """Lines, or lines up to one without a word."""
+    """Yields lines, or groups of lines up to a line without a word."""
     lines: list[str] = []
     for line in text.split("\n"):
         if wrapped and WORD.search(fold(line)):
@@ -39,13 +40,13 @@ def paragraphs(text: str, wrapped: bool) -> Iterator[str]:
 
 
 def in_ascii(text: str) -> str:
-    """The same length; signs that are neither letters nor ASCII are spaces, or the ASCII sign they stand for."""
-    return "".join(c if c.isascii() or c.isalnum() else SIGNS.get(c, " ") for c in text)
+    """Returns text of equal length; characters other than letters and ASCII become spaces or their ASCII form."""
+    return "".join(c if c.isascii() or c.isalnum() else PUNCTUATION.get(c, " ") for c in text)
 
 
 def sentences(paragraph: str) -> Iterator[str]:
-    """A sentence ends at a stop, closing quotes and a space before a word not in lower case; not after an initial or an
-    abbreviation."""
+    """Yields sentences. A sentence ends at a stop, optional quotes and a space before a word that is not in lower case,
+    but not after an initial or an abbreviation."""
     paragraph = unicodedata.normalize("NFKC", paragraph)
     plain = in_ascii(paragraph)
     begin = 0
@@ -64,7 +65,7 @@ def sentences(paragraph: str) -> Iterator[str]:
 
 
 def segments(text: str, kind: str, wrapped: bool) -> Iterator[list[str]]:
-    """The words of each segment."""
+    """Yields the words of each segment."""
     if kind == "document":
         parts = iter([text])
     elif kind == "line":
@@ -79,19 +80,19 @@ def segments(text: str, kind: str, wrapped: bool) -> Iterator[list[str]]:
 
 
 def occurs(wanted: set[str], window: int, words: list[str]) -> bool:
-    """Does some window of so many words cover all wanted ones?"""
+    """Returns whether some window of this many words contains all wanted ones."""
     return any(wanted <= set(words[at : at + window]) for at in range(max(1, len(words) - window + 1)))
 
 
 def count(
     rule: Rule, texts: list[bytes], wrapped: bool | None = None
 ) -> tuple[int, list[int], list[tuple[int, int, int]]]:
-    """Segments, segments with each name, and with each pair. wrapped: None to look at each text."""
-    number, alone, together = 0, Counter[int](), Counter[tuple[int, int]]()
+    """Returns the numbers of segments, segments per name and segments per pair. wrapped=None: decide per text."""
+    number, single, pairs = 0, Counter[int](), Counter[tuple[int, int]]()
     ways = [
         (name, {stem(word) if rule.stem else word for word in way.words}, way.window)
-        for name, said in enumerate(rule.ways)
-        for way in said
+        for name, ways_of_name in enumerate(rule.ways)
+        for way in ways_of_name
     ]
     for text in texts:
         lines = is_wrapped(text) if wrapped is None else wrapped
@@ -99,17 +100,17 @@ def count(
             words = [stem(word) for word in words] if rule.stem else words
             held, number = set(words), number + 1
             found = sorted({name for name, wanted, window in ways if wanted <= held and occurs(wanted, window, words)})
-            alone.update(found)
-            together.update(combinations(found, 2))
+            single.update(found)
+            pairs.update(combinations(found, 2))
     return (
         number,
-        [alone[name] for name in range(len(rule.names))],
-        [(i, j, n) for (i, j), n in sorted(together.items())],
+        [single[name] for name in range(len(rule.names))],
+        [(i, j, n) for (i, j), n in sorted(pairs.items())],
     )
 
 
 def measure(rule: Rule, corpus: Path, texts: list[bytes], repeat: int) -> None:
-    """Both ways in one run, so that whatever else the machine does slows both."""
+    """Times both implementations in one run, so that other load on the machine affects both."""
     from fedalign.labels.corpus import cooccurrence
 
     size = sum(map(len, texts)) / 1e6
@@ -118,7 +119,7 @@ def measure(rule: Rule, corpus: Path, texts: list[bytes], repeat: int) -> None:
     began, used = time.perf_counter(), processor()
     expected = count(rule, texts)
     plainly, used = time.perf_counter() - began, processor() - used
-    print(f"  straightforward, one process: {plainly:6.2f} s {size / plainly:6.1f} MB/s, {used:.2f} s of a processor")
+    print(f"  simple, one process:          {plainly:6.2f} s {size / plainly:6.1f} MB/s, {used:.2f} s of a processor")
     for workers in (1, cooccurrence.cores()):
         taken, used = [], processor()
         for _ in range(repeat):
@@ -134,7 +135,7 @@ def measure(rule: Rule, corpus: Path, texts: list[bytes], repeat: int) -> None:
 
 
 def processor() -> float:
-    """Seconds that this process and its finished children have used."""
+    """Returns the processor seconds of this process and its finished children."""
     both = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
     return sum(one.ru_utime + one.ru_stime for one in both)
 
@@ -144,7 +145,7 @@ def main() -> None:
     from fedalign.labels.corpus import cooccurrence
 
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    options.add_argument("--names", default="extrasensory", help="a counts file, or the name of one that is shipped")
+    options.add_argument("--names", default="extrasensory", help="a counts file, or the name of shipped counts")
     options.add_argument("--corpus", type=Path, required=True)
     options.add_argument("--repeat", type=int, default=5)
     given = options.parse_args()

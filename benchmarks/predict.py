@@ -1,4 +1,4 @@
-"""Prediction beside an ordinary padded model on the same documents, and the memory of a file of any size.
+"""Prediction compared with an ordinary padded model on the same documents, and the memory for files of any size.
 
 python benchmarks/predict.py RUN            rows a second on the test documents of R8, for a run of r8-8
 python benchmarks/predict.py RUN --megabytes 1000 --like FILE.csv   peak memory of `fedalign predict`
@@ -31,7 +31,7 @@ def throughput(run: Path) -> None:
     ours, theirs = [], []
     for _ in range(GOES):
         began = time.perf_counter()
-        logits = model.logits(test.x)
+        logits = model.logits_of_prepared(test.x)
         ours.append(time.perf_counter() - began)
     plain = padded.Padded(model.network)
     for _ in range(GOES):
@@ -47,7 +47,7 @@ def throughput(run: Path) -> None:
 
 
 def memory(run: Path, like: Path, megabytes: int) -> None:
-    """Repeats the rows of a file, and compares the peak with that of a tenth of them."""
+    """Repeats the rows of a file and compares the peak memory with that of a tenth of them."""
     head, *rows = like.read_text(encoding="utf-8").splitlines(keepends=True)
     block = "".join(rows)
     for size in (megabytes // 10, megabytes):

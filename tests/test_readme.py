@@ -25,8 +25,8 @@ for cell in notebook.cells:
 """
 
 
-def blocks(language: str) -> list[str]:
-    found = re.findall(r"^```(\w*)\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL)
+def blocks(language: str, page: str = README) -> list[str]:
+    found = re.findall(r"^```(\w*)\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
     return [text for name, text in found if name == language]
 
 
@@ -39,12 +39,14 @@ def test_the_python_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert sorted(path.name for path in tmp_path.iterdir()) == ["clinics", "our-model"]
 
 
-def test_the_method_of_the_readme_runs(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("page", "name"), [("README.md", "Halved"), ("CONTRIBUTING.md", "FedProx")])
+def test_the_methods_that_the_guides_show_run(tmp_path: Path, page: str, name: str) -> None:
     from fedalign import config
     from fedalign.runs import experiment
 
-    example = next(block for block in blocks("python") if "Halved" in block)
-    path = tmp_path / "halved.py"
+    texts = blocks("python", (ROOT / page).read_text(encoding="utf-8"))
+    example = next(block for block in texts if name in block)
+    path = tmp_path / "method.py"
     path.write_text(example, encoding="utf-8")
     settings = config.load("synthetic", [f"algorithm.name={path}", "dataset.rows=200", "encoder.dim=16"], rounds=1)
     assert experiment.run(settings, tmp_path / "run")["rounds"] == 1

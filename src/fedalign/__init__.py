@@ -9,9 +9,23 @@ if TYPE_CHECKING:
     from fedalign.api import Federation, Progress, train
     from fedalign.errors import UserError
     from fedalign.inference.model import Model
+    from fedalign.learning.algorithm import Algorithm
+    from fedalign.types import Examples, Server, Update, Visit
 
 __version__ = version("fedalign")
-__all__ = ["Federation", "Model", "Progress", "UserError", "__version__", "train"]
+__all__ = [
+    "Algorithm",
+    "Examples",
+    "Federation",
+    "Model",
+    "Progress",
+    "Server",
+    "Update",
+    "UserError",
+    "Visit",
+    "__version__",
+    "train",
+]
 
 _PLACES = {
     "Federation": "fedalign.api",
@@ -19,11 +33,16 @@ _PLACES = {
     "train": "fedalign.api",
     "Model": "fedalign.inference.model",
     "UserError": "fedalign.errors",
+    "Algorithm": "fedalign.learning.algorithm",
+    "Examples": "fedalign.types",
+    "Server": "fedalign.types",
+    "Update": "fedalign.types",
+    "Visit": "fedalign.types",
 }
 
 
 def __getattr__(name: str) -> Any:
-    """Loaded when first used, so that `fedalign --help` answers without torch."""
+    """Imports names on first use, so that `fedalign --help` works without loading torch."""
     if name not in _PLACES:
         raise AttributeError(f"module 'fedalign' has no attribute {name!r}")
     from importlib import import_module

@@ -1,19 +1,33 @@
-"""Mistakes that a user can fix, and text that is safe to show in a message."""
+"""Errors that a user can fix, and text that is safe to show in a message."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from pathlib import Path
 
 SHOWN = 40  # characters of a cell in a message
 
 
 class UserError(Exception):
-    """A mistake in what the user gave; the message names the fix. The command line prints it and exits with 2."""
+    """A mistake in what the user gave. The command line prints the message and exits with 2."""
+
+
+class UnknownFormatError(UserError):
+    """A stored file has a format that this version does not read. It is not damaged."""
+
+    def __init__(self, path: Path, found: object, known: int) -> None:
+        super().__init__(
+            f"{path} has format {found!r:.20}, this fedalign reads {known}; install the version that wrote it"
+        )
+
+
+class RenamedSettingWarning(FutureWarning):
+    """A setting has a new name; the old one is still read. The command line prints it as one line."""
 
 
 def nearest(word: str, words: Iterable[str]) -> str:
-    """A hint such as `; did you mean fedprox?`, or the list of what there is when nothing is near."""
+    """A hint such as `; did you mean fedprox?`, or the list of all words if none is similar."""
     words = sorted(words)
     folded = {other.casefold(): other for other in words}
     close = difflib.get_close_matches(word, words, n=1, cutoff=0.6)

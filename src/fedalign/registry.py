@@ -1,7 +1,7 @@
-"""Finds the things there can be more of, by file name: algorithms, datasets, encoders, engines.
+"""Finds plugins by name: algorithms, data sets, encoders, engines and kinds of input.
 
-A room is a folder of this package; each file in it holds one thing under the room's singular name. Anything else can be
-given as `./my_method.py`, `package.module` or `package.module:Class`, so that a new method needs no change here.
+Each kind of plugin has a folder in this package. A file in it defines one plugin under the singular name of the folder.
+A plugin from elsewhere is given as `./my_method.py`, `package.module` or `package.module:Class`.
 """
 
 from __future__ import annotations
@@ -30,11 +30,13 @@ PLUGINS = {
 
 
 class Section(BaseModel):
+    """A section of a configuration: frozen, without unknown keys."""
+
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class Choice(BaseModel):
-    """A thing from a room and its options, for example `[algorithm]` with `name = "fedprox"` and `mu = 0.01`."""
+    """The name of a plugin and its options, for example `[algorithm]` with `name = "fedprox"` and `mu = 0.01`."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
     name: str
@@ -44,24 +46,24 @@ class Choice(BaseModel):
         return dict(self.__pydantic_extra__ or {})
 
 
-def names(room: str) -> list[str]:
-    """What a room holds, without importing any of it."""
-    package = importlib.import_module(f"fedalign.{room}")
+def names(folder: str) -> list[str]:
+    """The names of the plugins in a folder, without importing them."""
+    package = importlib.import_module(f"fedalign.{folder}")
     shared = getattr(package, "SHARED", ())  # modules that the plugins of the folder use
     found = (entry.name for entry in pkgutil.iter_modules(package.__path__))
     return sorted(name for name in found if not name.startswith("_") and name not in shared)
 
 
-def find(room: str, name: str, trust_code: bool = True) -> Any:
-    """The thing called `name`: a file of the room, a path ending in .py, or a module that can be imported.
+def find(folder: str, name: str, trust_code: bool = True) -> Any:
+    """The plugin called `name`: a file of the folder, a path that ends in .py, or a module that can be imported.
 
-    With `trust_code=False`, for names that come from elsewhere, only the package's own files are imported.
+    With `trust_code=False`, for names that a file from elsewhere holds, only the package's own files are imported.
     """
-    word = PLUGINS[room]
+    word = PLUGINS[folder]
     if not isinstance(name, str):
         raise UserError(f"{word}.name must be a text, not {name!r:.60}")
-    if name in names(room):
-        module = importlib.import_module(f"fedalign.{room}.{name}")
+    if name in names(folder):
+        module = importlib.import_module(f"fedalign.{folder}.{name}")
     elif not trust_code:
         raise UserError(f"{word} {name[:200]!a} is a program of its own; look at it, then allow it with --trust-code")
     elif name.endswith(".py"):
@@ -71,24 +73,27 @@ def find(room: str, name: str, trust_code: bool = True) -> Any:
         try:
             if ":" in name:
                 path, attribute = name.split(":", 1)
-                return _fitted(room, getattr(importlib.import_module(path), attribute), name)
+                return _fitted(folder, getattr(importlib.import_module(path), attribute), name)
             module = importlib.import_module(target)
         except (ImportError, AttributeError) as error:
             raise UserError(f"cannot import {word} {name!r}: {error}") from error
     else:
-        raise UserError(f"unknown {word} {name!r}{nearest(name, names(room))}")
+        raise UserError(f"unknown {word} {name!r}{nearest(name, names(folder))}")
     if not hasattr(module, word):
         raise UserError(f"{name} defines no `{word}`; end the file with `{word} = YourClass`")
-    return _fitted(room, getattr(module, word), name)
+    return _fitted(folder, getattr(module, word), name)
 
 
-def _fitted(room: str, thing: Any, name: str) -> Any:
-    """The thing itself, or for a plain torch module a dataclass of its options."""
-    if room != "encoders" or dataclasses.is_dataclass(thing):
-        return thing
-    if not isinstance(thing, type):
-        raise UserError(f"{name} is no class; name a class")
-    return importlib.import_module("fedalign.encoders._user_module").options_of(thing)
+def _fitted(folder: str, plugin: Any, name: str) -> Any:
+    """The plugin itself. An encoder from outside of this package becomes one whose module is seeded and checked."""
+    if folder != "encoders" or getattr(plugin, "__module__", "").startswith("fedalign.encoders."):
+        return plugin
+    if not isinstance(plugin, type):
+        raise UserError(f"{name} is not a class; name a class")
+    user_module = importlib.import_module("fedalign.encoders._user_module")
+    if dataclasses.is_dataclass(plugin) and hasattr(plugin, "build"):
+        return user_module.checked_options(plugin)
+    return user_module.options_of(plugin)
 
 
 def _from_path(path: Path, word: str) -> Any:
@@ -106,10 +111,10 @@ def _from_path(path: Path, word: str) -> Any:
     return module
 
 
-def build(room: str, name: str, options: Mapping[str, Any], trust_code: bool = True) -> Any:
-    """The thing with its options checked: unknown ones are refused with the nearest name."""
-    kind = find(room, name, trust_code)
-    word = PLUGINS[room]
+def build(folder: str, name: str, options: Mapping[str, Any], trust_code: bool = True) -> Any:
+    """The plugin with its options checked; an unknown option is refused with the nearest name."""
+    kind = find(folder, name, trust_code)
+    word = PLUGINS[folder]
     fields = option_names(kind)
     for key in options:
         if key not in fields:
@@ -127,12 +132,12 @@ def option_names(kind: Any) -> list[str]:
 
 
 def explain(error: ValidationError, prefix: str = "") -> str:
-    """The first mistake of a validation in one sentence: key, what it must be, what was given."""
+    """The first error of a validation in one sentence: the key, what it must be, what was given."""
     first = error.errors()[0]
     path = ".".join(str(part) for part in (prefix, *first["loc"]) if part != "")
     message = first["msg"][0].lower() + first["msg"][1:]
     if first["type"] == "missing":
         return f"{path} is missing"
     if first["type"] == "value_error":
-        return message.removeprefix("value error, ")
+        return str(first["ctx"]["error"])
     return f"{path}: {message}, not {first['input']!r}"

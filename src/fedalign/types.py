@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf, prod
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -11,16 +12,17 @@ from torch import Tensor
 
 if TYPE_CHECKING:
     from fedalign.inputs import InputKind
+    from fedalign.learning.local_training import TrainingCallback
     from fedalign.learning.model import DualEncoder
     from fedalign.learning.settings import Training
     from fedalign.randomness import KeyedRandom
 
 Arrays = dict[str, Tensor]  # the single currency: all that is sent, stored or averaged
-Task = Literal["single", "multi"]  # one class a row, or any number of them
+Task = Literal["single", "multi"]  # one class per row, or any number of them
 
 
 def size_of(arrays: Arrays) -> int:
-    """Bytes."""
+    """The number of bytes of all arrays together."""
     return sum(array.numel() * array.element_size() for array in arrays.values())
 
 
@@ -53,6 +55,9 @@ class Sequences:
         shift = torch.repeat_interleave(self.offsets[:-1][rows] - offsets[:-1], lengths)
         return Sequences(self.values.index_select(0, shift + torch.arange(shift.numel())), offsets)
 
+    def to(self, device: torch.device | str) -> Sequences:
+        return Sequences(self.values.to(device), self.offsets.to(device))
+
     def truncated(self, limit: int) -> Sequences:
         """Every row cut to its first `limit` steps."""
         if not len(self) or int(self.lengths.max()) <= limit:
@@ -63,10 +68,11 @@ class Sequences:
         return Sequences(self.values.index_select(0, shift + torch.arange(shift.numel())), offsets)
 
 
-Rows = Sequences | Tensor  # ragged sequences, or one feature vector (n, F) a row
+Rows = Sequences | Tensor  # ragged sequences, or one feature vector per row (n, F)
 
 
 def take(x: Rows, rows: Tensor) -> Rows:
+    """The chosen rows, in the order given."""
     return x.take(rows) if isinstance(x, Sequences) else x.index_select(0, rows)
 
 
@@ -79,7 +85,7 @@ class Examples:
     known: Tensor  # (n, C) bool, True where annotated
     classes: Tensor  # (C,) bool, what this client annotates
     weight: Tensor | None = None  # (n, C) how much each known entry counts in the loss; None: all alike
-    extra: Arrays = field(default_factory=dict)  # one row an example: what an algorithm noted in `prepare`
+    extra: Arrays = field(default_factory=dict)  # one row per example: what an algorithm attached in `prepare`
     drawn: int = 0  # rows this batch stands for; those without a loss are left out but count in the mean
 
     def __post_init__(self) -> None:
@@ -89,7 +95,20 @@ class Examples:
     def __len__(self) -> int:
         return self.y.shape[0]
 
+    def to(self, device: torch.device | str) -> Examples:
+        """The same rows on another device."""
+        return Examples(
+            self.x.to(device),
+            self.y.to(device),
+            self.known.to(device),
+            self.classes.to(device),
+            None if self.weight is None else self.weight.to(device),
+            {name: array.to(device) for name, array in self.extra.items()},
+            self.drawn,
+        )
+
     def take(self, rows: Tensor, drawn: int = 0) -> Examples:
+        """The chosen rows, in the order given; `drawn` is the number of rows that the batch stands for."""
         return Examples(
             take(self.x, rows),
             self.y[rows],
@@ -101,8 +120,8 @@ class Examples:
         )
 
 
-def pooled(parts: Sequence[Examples]) -> Examples:
-    """The rows of all parties, each with the labels that its party knows."""
+def concatenate(parts: Sequence[Examples]) -> Examples:
+    """The rows of all parts, each with the labels that its part knows."""
     x: Rows
     sequences = [part.x for part in parts if isinstance(part.x, Sequences)]
     if sequences:
@@ -171,22 +190,61 @@ class Pool:
 
 @dataclass(frozen=True)
 class Server:
-    """All that travels down."""
+    """What the server holds. `weights` and `extra` are sent to the clients; `state` is kept and never sent."""
 
     weights: Arrays
     num_clients: int
-    class_arrays: tuple[str, ...]  # arrays of `weights` with one row a class
+    class_arrays: tuple[str, ...]  # arrays of `weights` with one entry per class
     extra: Arrays = field(default_factory=dict)
+    state: Arrays = field(default_factory=dict)  # stored in checkpoints
+    returned: tuple[str, ...] = ()  # arrays of `weights` that a client sends back
 
 
 @dataclass(frozen=True)
 class Update:
-    """All that travels up."""
+    """All that a client sends."""
 
     weights: Arrays
     num_examples: int
     classes: Tensor  # (C,) bool
     extra: Arrays = field(default_factory=dict)
+    client: int = -1  # the client's number; set by the server, never sent
+
+
+@dataclass(frozen=True)
+class ArraySpec:
+    """An array that a client may send: its shape, its type, and how far its values may lie from `center`."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    bound: float = inf
+    center: Tensor | None = None  # None: 0
+    shorter: bool = False  # the first dimension may be smaller
+
+    def fits(self, value: Tensor) -> bool:
+        """Whether shape and type are as specified."""
+        shape = tuple(value.shape)
+        if self.shorter and len(shape) == len(self.shape) and shape[0] <= self.shape[0]:
+            shape = self.shape[:1] + shape[1:]
+        return shape == self.shape and value.dtype == self.dtype
+
+    @property
+    def size(self) -> int:
+        """In bytes."""
+        return prod(self.shape) * self.dtype.itemsize
+
+
+@dataclass(frozen=True)
+class ReplySpec:
+    """All that a client may send in a round. Every array of `weights` is required; those of `extra` are optional."""
+
+    weights: dict[str, ArraySpec]
+    extra: dict[str, ArraySpec] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        """In bytes."""
+        return sum(spec.size for group in (self.weights, self.extra) for spec in group.values())
 
 
 @dataclass
@@ -198,10 +256,15 @@ class Visit:
     data: Examples
     config: Training
     received: Arrays  # the server's extra arrays
-    memory: Arrays  # what `finish` asked to remember when this client was last chosen
-    noise: KeyedRandom  # keyed randomness of this visit
-    clients: int = 1  # that there are, chosen or not
-    steps: int = 0  # optimiser steps taken so far
+    state: Arrays  # what `finish` or `local_update` returned when this client last took part
+    noise: KeyedRandom  # the random numbers of this visit
+    clients: int = 1  # how many there are, chosen or not
+    steps: int = 0  # optimizer steps taken so far
+    optimizer_state: Arrays = field(default_factory=dict)
+    validation: Examples | None = None
+    round_number: int = 1
+    client: int = 0
+    callback: TrainingCallback | None = None
 
     def with_data(self, data: Examples) -> Visit:
         return replace(self, data=data)

@@ -56,11 +56,13 @@ def test_the_number_of_workers_does_not_change_a_bit(name: str, task: str) -> No
 @EVERY
 @BOTH
 def test_partial_participation(name: str, task: str) -> None:
-    """One of four clients a round: no array changes its shape, absent clients are not needed."""
-    found = play(plan(name, task, clients_per_round=1, rounds=4))
+    """One of four clients per round: no array changes its shape, absent clients are not needed."""
+    prepared = plan(name, task, clients_per_round=1, rounds=4)
+    found = play(prepared)
     start = plan(name, task).start().weights
     assert all(value.shape == start[key].shape for key, value in found[-1].server.weights.items())
-    assert len({tuple(r.record["clients"]) for r in found}) > 1  # type: ignore[arg-type]
+    if prepared.algorithm.participants(prepared.start()) is None:
+        assert len({tuple(r.record["clients"]) for r in found}) > 1  # type: ignore[arg-type]
 
 
 @EVERY
@@ -93,7 +95,7 @@ def test_only_tensors_are_sent_and_remembered(name: str, task: str) -> None:
     )
     arrays: list[Arrays] = [update.weights, update.extra, memory]
     assert all(isinstance(value, torch.Tensor) for group in arrays for value in group.values())
-    assert any(key.startswith(OPTIMIZER) for key in memory)
+    assert any(key.startswith(OPTIMIZER) for key in memory) != prepared.algorithm.fixed_features
     assert not any(value.requires_grad for group in arrays for value in group.values())
     with pytest.raises(dataclasses.FrozenInstanceError):
         prepared.algorithm.average_over_owners = True  # type: ignore[misc]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+import math
+import typing
+from typing import Annotated, Any
 
 import numpy as np
 import pytest
@@ -416,8 +418,48 @@ def test_a_value_out_of_range_is_named(name: str, options: dict[str, Any], messa
     assert message in str(caught.value)
 
 
+BOUNDS: dict[str, tuple[float, list[float], list[float]]] = {  # option: default, allowed at the edge, not allowed
+    "fedprox.mu": (0.001, [0], [-0.01]),
+    "moon.mu": (1.0, [0], [-0.01]),
+    "moon.tau": (0.5, [0.01], [0]),
+    "fedrs.alpha": (0.5, [0, 1], [-0.01, 1.01]),
+    "fedpu.strength": (1.0, [0], [-0.01]),
+    "fedpu.own_prior": (0.0, [0, 0.99], [-0.01, 1]),
+    "fedpu.other_prior": (0.05, [0, 1], [-0.01, 1.01]),
+    "scaffold.control": (1.0, [0, 1], [-0.01, 1.01]),
+    "scaffold.server_rate": (1.0, [0.01], [0]),
+    "fedavg.clip_updates": (0.0, [0], [-0.01, math.inf]),
+    "fedalign.gate": (0.75, [0, 0.99], [-0.01, 1]),
+}
+
+
+@pytest.mark.parametrize("option", BOUNDS)
+def test_the_default_and_the_bounds_of_every_option_hold(option: str) -> None:
+    name, _, key = option.partition(".")
+    default, allowed, refused = BOUNDS[option]
+    assert getattr(registry.build("algorithms", name, {}), key) == default
+    for value in allowed:
+        assert getattr(registry.build("algorithms", name, {key: value}), key) == value
+    for value in refused:
+        with pytest.raises(UserError, match=f"algorithm.{key}: "):
+            registry.build("algorithms", name, {key: value})
+
+
+def test_every_option_with_a_bound_is_in_the_table() -> None:
+    bounded = set()
+    shared = {field.name for field in dataclasses.fields(Algorithm)}
+    for name in registry.names("algorithms"):
+        found = registry.find("algorithms", name)
+        hints = typing.get_type_hints(found, include_extras=True)
+        for field in dataclasses.fields(found):
+            own = name == "fedavg" or field.name not in shared
+            if own and typing.get_origin(hints[field.name]) is Annotated and field.default is not None:
+                bounded.add(f"{name}.{field.name}")
+    assert bounded == set(BOUNDS)
+
+
 def test_complement_is_refused_where_rows_have_several_classes() -> None:
-    with pytest.raises(UserError, match="needs one class a row"):
+    with pytest.raises(UserError, match="needs one class per row"):
         plan("fedavg", "multi", algorithm__complement=True).start()
 
 

@@ -9,12 +9,15 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import pytest
 import torch
 
+from fedalign.cli import main
 from fedalign.config import load
+from fedalign.errors import RenamedSettingWarning
 from fedalign.labels import vectors
 from fedalign.runs import display
 from fedalign.runs.experiment import federation
@@ -225,7 +228,7 @@ def test_ctrl_c_leaves_a_run_that_resumes_and_says_how(tmp_path: Path) -> None:
     assert "Traceback" not in said
     done = json.loads((out / "checkpoint" / "state.json").read_text())["round"]
     assert done >= 1
-    # one more round is enough to see that it goes on: shorten the run's own configuration
+    # one more round is enough to see that it resumes: shorten the run's own configuration
     settings = (out / "config.toml").read_text().replace("rounds = 500", f"rounds = {done + 1}")
     (out / "config.toml").write_text(settings)
     assert fedalign("run", out, "--resume") == 0
@@ -249,3 +252,57 @@ def test_output_into_a_closed_pipe_is_quiet() -> None:
     done = subprocess.run([sys.executable, "-m", "fedalign", "datasets"], stdout=writing, stderr=subprocess.PIPE)
     os.close(writing)
     assert (done.returncode, done.stderr) == (1, b"")
+
+
+def test_a_renamed_key_is_one_plain_line(tmp_path: Path) -> None:
+    """In a process of its own, because tests turn warnings into errors."""
+    toml = script(
+        tmp_path, "mine.toml", '[algorithm]\nname = "fedavg"\nowner_rows = true\n[dataset]\nname = "synthetic"\n'
+    )
+    for flags in ((), ("-W", "always")):  # a setting is read several times, but named once
+        command = [sys.executable, *flags, "-m", "fedalign", "run", toml, "--print-config"]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert done.stderr == "note: algorithm.owner_rows is now called algorithm.average_over_owners\n"
+        assert "average_over_owners = true" in done.stdout
+    quick = ["--algorithms", "fedavg", "--rounds", "1", "--set", "algorithm.owner_rows=true", "--no-report", *QUICK]
+    done = subprocess.run(
+        [sys.executable, "-m", "fedalign", "compare", "synthetic", "--out", tmp_path / "all", *quick],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("is now called") == 1
+    assert "Warning" not in done.stderr
+
+
+def test_other_warnings_stay_as_python_shows_them(capsys: pytest.CaptureFixture[str]) -> None:
+    shown: list[str] = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.showwarning = lambda message, *where: shown.append(str(message))
+        with main.renamed_settings_as_notes():
+            warnings.warn("something else", UserWarning, stacklevel=1)
+            for _ in range(2):
+                warnings.warn("a is now called b", RenamedSettingWarning, stacklevel=1)
+    assert shown == ["something else"]
+    assert capsys.readouterr().err == "note: a is now called b\n"
+
+
+# --- where a run goes ------------------------------------------------------------------------------------------------
+
+
+def test_an_empty_folder_is_taken_and_a_file_is_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "empty").mkdir()
+    assert fedalign("run", "synthetic", "--rounds", "1", "--out", tmp_path / "empty", *QUICK) == 0
+    assert (tmp_path / "empty" / "result.json").is_file()
+    (tmp_path / "empty2").mkdir()
+    assert fedalign("export", tmp_path / "empty", "--out", tmp_path / "empty2") == 0
+    assert (tmp_path / "empty2" / "labels.json").is_file()
+    capsys.readouterr()
+    file = script(tmp_path, "file", "precious")
+    for command in (["run", "synthetic", "--rounds", "1", *QUICK], ["export", tmp_path / "empty"]):
+        assert fedalign(*command, "--out", file) == 2
+        said = " ".join(capsys.readouterr().err.split())
+        assert f"{file} exists already; give another --out" in said
+        assert file.read_text() == "precious"

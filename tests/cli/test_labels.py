@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +17,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from fedalign import config
 from fedalign.labels import counts, vectors
 from fedalign.labels.corpus import cooccurrence
 from fedalign.labels.settings import Labels
@@ -22,6 +25,7 @@ from fedalign.runs import display
 from helpers.commands import background, fedalign
 from helpers.federations import script
 
+EXAMPLES = Path(__file__).parents[2] / "examples"
 CORPUS = """\
 He sat in the kitchen, cooking and eating. She was walking home.
 They were eating and drinking at home.
@@ -158,7 +162,7 @@ def test_what_could_not_be_read_is_named_and_counted(place: Path, capsys: pytest
     shown = capsys.readouterr()
     assert "skipped books/bad00.txt: it is not utf-8 (byte 0xe9); another --encoding may fit" in one_line(shown.err)
     assert "and 3 more were skipped" in shown.err
-    assert "left out as no text: 1 .jpg" in shown.err
+    assert "ignored, because they are not text: 1 .jpg" in shown.err
     assert "13 skipped" in one_line(shown.out)
     assert "\x1b[31m" not in shown.err + shown.out
     assert "a\\x1b[31m.txt" in shown.err
@@ -192,7 +196,7 @@ def mistakes(place: Path) -> list[tuple[list[str | Path], str]]:
         (counting("one.txt"), "1 name given; counting what occurs together needs at least two"),
         (counting("blank.txt"), "blank.txt holds no name; write one a line"),
         (counting("twice.txt"), "'lie down' and 'LIE-DOWN' are the same name after normalising; drop one of them"),
-        (counting("bare.txt"), "no word of the name '(other)' is left to look for; give it a description"),
+        (counting("bare.txt"), "the name '(other)' has no word to search for; give it a description"),
         (counting("signs.txt"), "holds no letter or digit; give the class a name"),
         (counting("control.txt"), "holds U+200B, which is not a printable character; remove it"),
         (counting("none.txt"), "cannot read names from none.txt"),
@@ -267,22 +271,39 @@ def children(pid: int) -> list[str]:
 
 
 def test_ctrl_c_leaves_nothing_behind(place: Path) -> None:
-    with (place / "long.txt").open("w") as stream:
-        for _ in range(60):
-            stream.write(CORPUS * 1500)
-    command = ["labels", "count", "--names", "names.txt", "--corpus", "long.txt", "--out", "c.json", "--workers", "2"]
-    running = background(*command, cwd=place, start_new_session=True)
+    """Text keeps coming in on standard input, so counting cannot end before the signal arrives."""
+    (place / "long.txt").write_text(CORPUS * 40_000)  # large enough for processes of their own
+    corpus = ["--corpus", "long.txt", "--corpus", "-"]
+    command = ["labels", "count", "--names", "names.txt", *corpus, "--out", "c.json", "--workers", "2"]
+    running = background(*command, cwd=place, start_new_session=True, stdin=subprocess.PIPE)
+
+    def write() -> None:
+        with suppress(BrokenPipeError), running.stdin:  # type: ignore[union-attr]
+            while True:
+                running.stdin.write(CORPUS * 1000)  # type: ignore[union-attr]
+
+    writer = threading.Thread(target=write, daemon=True)
+    writer.start()
     deadline = time.monotonic() + 60
-    while len(children(running.pid)) < 2 and running.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.02)  # until both processes that count have begun
+    while len(processes := children(running.pid)) < 2 and running.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.02)  # until both counting processes have started
     running.send_signal(signal.SIGINT)
-    out, err = running.communicate(timeout=60)
-    if running.returncode == 0:  # a machine that counted 30 MB in a second
-        assert (place / "c.json").is_file()
-        return
+    try:
+        running.wait(timeout=60)
+    finally:
+        running.kill()  # which closes the pipe, whatever happened
+        writer.join(timeout=60)
+    assert running.stdout is not None
+    assert running.stderr is not None
+    out, err = running.stdout.read(), running.stderr.read()
+    running.stdout.close()
+    running.stderr.close()
+    assert len(processes) == 2
     assert running.returncode == 130, (out, err)
+    assert err.splitlines()[-1] == "stopped; nothing was written"
     assert "Traceback" not in err
     assert not (place / "c.json").exists()
+    assert not any(Path(f"/proc/{process}").exists() for process in processes)
 
 
 def test_help_of_labels_answers_without_torch() -> None:
@@ -311,3 +332,51 @@ def test_a_picture_of_names_in_any_script_and_with_any_sign(tmp_path: Path) -> N
         assert picture.format == "PNG"
     blocks = np.kron(np.eye(2), np.ones((3, 3)))[:, [0, 3, 1, 4, 2, 5]][[0, 3, 1, 4, 2, 5]]
     assert {i % 2 for i in heatmap.order(blocks)[:3]} in ({0}, {1})  # what is alike stands side by side
+
+
+def test_init_check_and_run_say_which_source_class_vectors_start_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(display.output, "width", 400)
+    monkeypatch.setattr(display.screen, "width", 400)
+    folder = tmp_path / "machines"
+    shutil.copytree(EXAMPLES / "machines", folder)
+    (folder / "fedalign.toml").unlink()
+    unused = "label names are not used: no shipped counts know most of them and no sentence model is installed"
+    assert fedalign("init", folder) == 0
+    assert f"labels.source = auto  ({unused}" in capsys.readouterr().out
+    assert config.load(str(folder)).labels.source == "auto"
+    assert fedalign("check", folder) == 0
+    shown = capsys.readouterr().err
+    assert f"note: {unused}" in shown
+    assert "pip install 'fedalign[text]'" in shown
+    assert fedalign("check", folder, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["data"]["label_source"] == "random"
+    run = ["run", folder, "--rounds", "1", "--set", "training.epochs=1", "--out", tmp_path / "run"]
+    assert fedalign(*run) == 0
+    assert f"note: {unused}" in capsys.readouterr().err
+    assert config.load(str(tmp_path / "run" / "config.toml")).labels.source == "random"
+    assert "random vectors; label names are not used" in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+
+
+def test_run_says_that_an_older_toml_does_not_use_label_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(display.screen, "width", 400)
+    run = ["run", EXAMPLES / "machines", "--rounds", "1", "--set", "training.epochs=1", "--no-report"]
+    assert fedalign(*run, "--out", tmp_path / "run") == 0
+    shown = capsys.readouterr().err
+    assert 'note: label names are not used: labels.source is "random"' in shown
+    assert 'set labels.source to "auto" to use the names' in shown
+
+
+def test_init_says_which_shipped_counts_know_the_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(display.output, "width", 400)
+    for party, names in {"north": ("earn", "acq"), "south": ("crude", "grain")}.items():
+        script(
+            tmp_path, f"{party}.csv", "text,label\n" + "".join(f"words of row {i},{names[i % 2]}\n" for i in range(8))
+        )
+    assert fedalign("init", tmp_path) == 0
+    assert "the shipped counts 'r8', which know 3 of 4 label names; random vectors for grain" in capsys.readouterr().out

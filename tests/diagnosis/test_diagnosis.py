@@ -1,4 +1,4 @@
-"""Distances between sets, the bound's terms and the comparison of spaces, by hand where a hand can reckon."""
+"""Distances between sets, the terms of the bound and the comparison of spaces, with numbers worked out by hand."""
 
 from __future__ import annotations
 
@@ -14,7 +14,17 @@ import numpy as np
 import pytest
 import torch
 
-from fedalign.diagnosis import bound, divergence, measure, spaces, store, visits
+from fedalign.diagnosis import (
+    bound,
+    divergence,
+    joint_risk,
+    measure,
+    party_terms,
+    representations,
+    spaces,
+    store,
+    visits,
+)
 from fedalign.errors import UserError
 from fedalign.report.load import read
 from fedalign.runs import experiment
@@ -69,12 +79,12 @@ def test_an_exclusive_or_of_half_planes_is_seen_by_the_curved_classifier_only(rn
 
 
 def test_the_distance_of_an_error_is_two_minus_four_times_it() -> None:
-    assert [divergence.from_error(e) for e in (0.0, 0.25, 0.5, 0.6, -0.1)] == [2.0, 1.0, 0.0, 0.0, 2.0]
+    assert [divergence.proxy_distance(e) for e in (0.0, 0.25, 0.5, 0.6, -0.1)] == [2.0, 1.0, 0.0, 0.0, 2.0]
 
 
 def test_a_mixture_takes_as_many_rows_of_each_part(rng: np.random.Generator) -> None:
     parts = [np.full((50, 1), i, dtype=float) for i in range(4)]
-    drawn, side = divergence._drawn(np.full((100, 1), 9.0), parts, 100, rng)
+    drawn, side = divergence._draw_sides(np.full((100, 1), 9.0), parts, 100, rng)
     second = drawn[side == 1, 0]
     assert [int((second == i).sum()) for i in range(4)] == [25] * 4
     assert (drawn[side == 0] == 9).all()
@@ -94,7 +104,7 @@ def test_a_row_is_never_learnt_from_in_one_space_and_asked_in_the_other(rng: np.
     groups = np.tile(np.arange(20), 2)
     for part in divergence.folds(x, np.repeat([0, 1], 20), rng, groups):
         assert not set(groups[part.train]) & set(groups[part.held])
-    assert divergence.between(x[:200], x[:200], rng) < 0.5  # one space is no distance from itself
+    assert divergence.paired_distance(x[:200], x[:200], rng) < 0.5  # one space is no distance from itself
 
 
 def test_squared_mmd_is_the_difference_of_mean_kernels() -> None:
@@ -124,7 +134,7 @@ def test_below_half_the_dimensions_there_is_no_sample_term() -> None:
     assert more is not None
     assert more < few
     parties = [{"n": 20, "n_star": 30, "alpha": 0.7, "risk_before": 0.1, "labelled": {"distance": 1.0}}]
-    before = measure._bound(parties, 256, 8)["before"]
+    before = bound.terms(parties, 256, 8)["before"]
     assert before["samples"] is None
     assert before["sum"] is None
 
@@ -141,14 +151,16 @@ def test_the_verdict_says_yes_no_or_cannot_tell() -> None:
     assert bound.verdict(down, 1.0, 0.8, 3, 4).startswith("Pseudo labels lower the distance")
     assert "In 3 of 4 parties" in bound.verdict(down, 1.0, 0.8, 3, 4)
     assert bound.verdict(up, 0.8, 1.0, 0, 4).startswith("Pseudo labels raise the distance")
-    assert "cannot be told" in bound.verdict(bound.Change(-0.1, -0.3, 0.1, 4), 1.0, 0.9, 0, 0)
-    assert bound.verdict(None, 0.7, None, 0, 0).endswith("what parties learn from is 0.70 from the mixture of all.")
+    assert "It is unclear whether" in bound.verdict(bound.Change(-0.1, -0.3, 0.1, 4), 1.0, 0.9, 0, 0)
+    assert bound.verdict(None, 0.7, None, 0, 0).endswith(
+        "learn from are at distance 0.70 from the mixture of all parties."
+    )
 
 
 def test_of_two_parties_no_interval_is_made(rng: np.random.Generator) -> None:
     found = bound.verdict(bound.change([1.0, 1.2], [0.1, 0.1], rng), 1.1, 0.1, 2, 2)
-    assert found.startswith("Whether pseudo labels lower the distance to the mixture of all cannot be told")
-    assert "measured in 2 of the parties, too few for an interval" in found
+    assert found.startswith("It is unclear whether pseudo labels lower the distance to the mixture of all parties")
+    assert "measured for 2 parties, too few for an interval" in found
 
 
 def test_the_bounds_sum_is_that_of_its_terms() -> None:
@@ -159,7 +171,7 @@ def test_the_bounds_sum_is_that_of_its_terms() -> None:
         {"n": 300, "n_star": 350, "alpha": 6 / 7, "risk_before": 0.3, "risk_after": 0.2, "lambda": 0.1,
          "labelled": {"distance": 0.6}, "pseudo": None, "both": {"distance": 0.6}},
     ]  # fmt: skip
-    found = measure._bound(parties, 9, 8)
+    found = bound.terms(parties, 9, 8)
     term = bound.sample_term(200, 9, 8)
     assert term is not None
     assert found["before"] == {
@@ -184,8 +196,8 @@ def test_noise_is_the_share_of_wrong_pseudo_labels_whose_truth_is_known() -> Non
     truth = Truth(torch.tensor([[1.0, 1, 0], [0, 0, 0]]), torch.tensor([[True, True, True], [False, False, True]]))
     given = torch.tensor([[True, True, True], [True, True, False]])
     data = Examples(torch.empty(2, 0), torch.tensor([[1.0, 0, 0], [1, 0, 0]]), given, torch.ones(3).bool())
-    assert measure._noise(given, data, truth) == pytest.approx(1 / 3, abs=1e-4)
-    assert measure._noise(given & ~truth.known, data, truth) is None
+    assert party_terms.noise(given, data, truth) == pytest.approx(1 / 3, abs=1e-4)
+    assert party_terms.noise(given & ~truth.known, data, truth) is None
 
 
 @pytest.mark.parametrize("task", ["single", "multi"])
@@ -201,11 +213,11 @@ def test_lambda_does_not_take_an_unknown_label_for_a_no(task: str, rng: np.rando
         rows = Examples(torch.empty(300, 0), truth.y, truth.known, torch.ones(3).bool())
         parties.append(Party(name, rows, truth=truth))
         labelled = (yes & known).any(1) if task == "single" else known.any(1)
-        sides.append(measure.Side(z, rng.random(300) < 0.5, labelled, np.zeros(300, dtype=bool)))
+        sides.append(representations.EncodedParty(z, rng.random(300) < 0.5, labelled, np.zeros(300, dtype=bool)))
     prepared = plan(task=task)
     prepared = replace(prepared, federation=replace(prepared.federation, parties=parties))
-    assert measure._joint_risk(prepared, sides, 0, rng) == 0
-    assert any("noise and lambda look at the others only" in caveat for caveat in measure._caveats(prepared, []))
+    assert joint_risk.joint_risk(prepared, sides, 0, rng) == 0
+    assert any("noise and lambda use only the known ones" in caveat for caveat in measure.caveats(prepared, []))
 
 
 # --- spaces -------------------------------------------------------------------------------------------------------
@@ -301,7 +313,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return found
 
 
-def test_a_visit_goes_on_from_the_checkpoint_as_the_next_round_would(runs: dict[str, Path], tmp_path: Path) -> None:
+def test_a_visit_continues_from_the_checkpoint_as_the_next_round_would(runs: dict[str, Path], tmp_path: Path) -> None:
     """Resuming the run for one round more gives the very weights that `revisit` finds, averaged."""
     config = tiny("fedavg", clients_per_round=4)
     prepared = experiment.plan(config)
@@ -326,7 +338,7 @@ def test_a_run_without_its_checkpoint_is_diagnosed_from_its_model_and_says_so(
     prepared = experiment.plan(tiny("fedavg", clients_per_round=4))
     state = visits.state_of(read(folder), prepared)
     assert same(state.server.weights, whole.server.weights)
-    assert state.notes == ("the checkpoint is gone, so clients are visited without what they remembered",)
+    assert state.notes == ("the checkpoint is missing, so clients are trained without their stored state",)
     (folder / "model.safetensors").unlink()
     with pytest.raises(UserError, match="neither a model nor an intact checkpoint"):
         visits.state_of(read(folder), prepared)
@@ -338,7 +350,7 @@ def test_diagnose_prints_a_verdict_and_writes_figures_and_tables(
 ) -> None:
     assert fedalign("diagnose", runs["fedavg"], runs["fedalign"], "--quick") == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert "This method gives no pseudo labels" in shown
+    assert "This method makes no pseudo labels" in shown
     assert "runs compared" in shown
     assert "vacuous" in shown
     place = runs["fedalign"] / store.FOLDER
@@ -356,7 +368,7 @@ def test_diagnose_prints_a_verdict_and_writes_figures_and_tables(
     assert distances  # of parties with ten labelled rows in a half
     assert all(0 <= value <= 2 for value in distances)
     names = found["spaces"]["names"]
-    assert names == ["client-0", "client-1", "client-2", "client-3", "together"]
+    assert names == ["client-0", "client-1", "client-2", "client-3", "federated"]
     assert np.array(found["spaces"]["cka"], dtype=float)[0, 1] <= 1 + 1e-9
     with (place / "pairs.csv").open() as stream:
         assert len(list(csv.DictReader(stream))) == 25
@@ -367,7 +379,7 @@ def test_diagnose_prints_a_verdict_and_writes_figures_and_tables(
     assert "Diagnosis of alignment" in (runs["fedalign"] / "report.html").read_text()
     capsys.readouterr()
     assert fedalign("diagnose", runs["fedalign"]) == 0  # kept, not measured again
-    assert "was diagnosed before; --again measures anew" in " ".join(capsys.readouterr().err.split())
+    assert "already has a diagnosis; --recompute measures it again" in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.usefixtures("swift")
@@ -383,7 +395,7 @@ def test_a_multi_label_run_counts_entries(runs: dict[str, Path]) -> None:
 
 def test_windows_of_one_recording_bring_a_caveat() -> None:
     for kind in ("tokens", "series"):
-        found = measure._caveats(experiment.plan(tiny(dataset__kind=kind)), [])
+        found = measure.caveats(experiment.plan(tiny(dataset__kind=kind)), [])
         assert any("recording" in caveat for caveat in found) == (kind == "series")
 
 

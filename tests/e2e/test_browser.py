@@ -9,7 +9,7 @@ import pytest
 
 from fedalign.report import page
 from helpers.browser import Browser, chromium
-from helpers.runs_by_hand import trained_alone, written
+from helpers.runs_by_hand import trained_local_only, written
 
 pytestmark = pytest.mark.skipif(chromium() is None, reason="no Chromium here; apt-get install chromium chromium-driver")
 NAMES = ("walking the dog", "<b>running</b>", "cooking", "9 very long name of a class that nobody would ever write")
@@ -28,7 +28,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, top in (("fedavg", 0.5), ("fedalign", 0.7)):
         for seed in (1, 2):
             folder = written(place / name / f"seed-{seed}", name, seed=seed, top=top + seed / 50, labels=NAMES)
-            trained_alone(folder, [[0.6, 0, 0, 0], [0, 0.5, 0.5, 0], [0, 0, 0, 0]])
+            trained_local_only(folder, [[0.6, 0, 0, 0], [0, 0.5, 0.5, 0], [0, 0, 0, 0]])
     return page.make([place])
 
 

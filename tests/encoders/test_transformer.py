@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedalign.bench.padded import ordinary_name, pad, padded_copy
-from fedalign.encoders import _packed
+from fedalign.encoders import _attention, _packed
 from fedalign.encoders.mlp import Mlp
 from fedalign.encoders.transformer import Transformer, TransformerEncoder
 from fedalign.errors import UserError
@@ -98,8 +98,8 @@ def test_loss_and_every_gradient_equal_the_padded_implementation(kind: str, task
 @settings(max_examples=25)
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=12), st.integers(8, 60))
 def test_any_mixture_of_lengths_gives_what_padding_gives(lengths: list[int], piece: int) -> None:
-    before = _packed.PIECE
-    _packed.PIECE = piece
+    before = _attention.PIECE
+    _attention.PIECE = piece
     try:
         encoder = make("tokens")
         x = rows("tokens", lengths)
@@ -109,7 +109,7 @@ def test_any_mixture_of_lengths_gives_what_padding_gives(lengths: list[int], pie
                 alone = torch.zeros(16) if n == 0 else ordinary(padded_copy(encoder), x.take(torch.tensor([i])))[0]
                 torch.testing.assert_close(found[i], alone, atol=1e-5, rtol=1e-4)
     finally:
-        _packed.PIECE = before
+        _attention.PIECE = before
 
 
 def test_an_empty_row_is_zero_and_gives_no_nan_to_anyone() -> None:
@@ -134,13 +134,13 @@ def test_a_long_row_is_attended_in_blocks_with_the_same_result() -> None:
     whole = encoder(x)
     weights = list(encoder.parameters())
     expected = torch.autograd.grad(whole.square().sum(), weights)
-    before = _packed.BLOCK
-    _packed.BLOCK = 10_000
+    before = _attention.BLOCK
+    _attention.BLOCK = 10_000
     try:
         blocked = encoder(x)
         found = torch.autograd.grad(blocked.square().sum(), weights)
     finally:
-        _packed.BLOCK = before
+        _attention.BLOCK = before
     torch.testing.assert_close(blocked, whole, atol=1e-5, rtol=1e-5)
     for ours, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
@@ -160,8 +160,8 @@ def slope_by_steps(value: Callable[[], Tensor], parameter: Tensor, direction: Te
 def test_blocks_drop_the_same_weights_forward_and_backward() -> None:
     """With dropout the gradient must be that of the very function evaluated: compare with finite differences."""
     encoder, x = make("tokens", dropout=0.5), rows("tokens", [60])
-    before = _packed.BLOCK
-    _packed.BLOCK = 1000
+    before = _attention.BLOCK
+    _attention.BLOCK = 1000
     try:
 
         def value() -> Tensor:
@@ -174,7 +174,7 @@ def test_blocks_drop_the_same_weights_forward_and_backward() -> None:
             slope = float((gradient * direction).sum())
             assert slope_by_steps(value, parameter, direction, 1e-3) == pytest.approx(slope, rel=0.02)
     finally:
-        _packed.BLOCK = before
+        _attention.BLOCK = before
 
 
 @pytest.mark.parametrize("rate", [0.3, 0.5])
@@ -252,3 +252,12 @@ def test_the_encoder_has_the_size_of_the_papers() -> None:
 def test_an_encoder_refuses_rows_it_cannot_read(options: Transformer | Mlp, shape: Shape) -> None:
     with pytest.raises(UserError, match=r"encoder\.name"):
         options.build(shape, torch.Generator())
+
+
+def test_a_second_backward_pass_is_refused() -> None:
+    """Its buffers are used up by the first; the gradients would be zeros."""
+    encoder = Transformer(dim=8, heads=2, feedforward=4, dropout=0.0).build(Shape("tokens", (9,)), torch.Generator())
+    found = encoder(Sequences.from_rows([torch.tensor([1, 2, 3], dtype=torch.int32)])).sum()
+    found.backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match="run the forward pass again"):
+        found.backward()

@@ -16,7 +16,7 @@ from fedalign.errors import UserError
 from fedalign.inference.model import Model
 from fedalign.inputs import Shape
 from fedalign.runs import experiment
-from helpers.federations import play, same, script, tiny
+from helpers.federations import Stopped, outcome, play, same, script, tiny
 from helpers.trained_models import run_of
 
 TEXT = """
@@ -222,7 +222,7 @@ def test_a_module_of_no_package_is_found(tmp_path: Path, monkeypatch: pytest.Mon
         ("Nothing", {}, "has no weights to train"),
         ("Running", {"size": 4}, "keeps running statistics (norm.running_mean)"),
         ("NoModule", {}, "is no torch.nn.Module"),
-        ("number", {}, "is no class"),
+        ("number", {}, "is not a class"),
         ("Missing", {}, "cannot import encoder"),
     ],
 )
@@ -230,3 +230,92 @@ def test_what_does_not_fit_is_said(mine: str, name: str, options: dict[str, Any]
     with pytest.raises(UserError) as caught:
         registry.build("encoders", f"{mine}:{name}", options).build(Shape("features", (4,)), torch.Generator())
     assert message in str(caught.value)
+
+
+# --- a dataclass with `build`, as CONTRIBUTING.md shows -----------------------------------------------------------
+
+OPTIONS = (
+    TEXT
+    + """
+from dataclasses import dataclass
+from fedalign.errors import UserError
+
+@dataclass(frozen=True)
+class Mine:
+    dim: int = 12
+    which: str = "bag"
+
+    def build(self, shape, generator):
+        if self.which == "running":
+            return Running(shape.size[0])
+        if self.which == "wrong":
+            return Flat(shape.size[0], self.dim)
+        if self.which == "crash":
+            raise ValueError("no luck")
+        if self.which == "refuse":
+            raise UserError("mine reads no such rows; choose another encoder")
+        module = Bag(shape, self.dim)
+        module.options = self
+        return module
+
+encoder = Mine
+"""
+)
+
+
+@pytest.fixture
+def options_file(tmp_path: Path) -> Iterator[str]:
+    yield str(script(tmp_path, "options_of_mine.py", OPTIONS))
+    sys.modules.pop("fedalign_user_options_of_mine", None)
+
+
+def test_an_encoder_with_build_is_seeded(options_file: str) -> None:
+    settings = with_encoder(options_file)
+    first = experiment.plan(settings)
+    torch.rand(3)  # what the caller draws does not matter
+    assert same(first.model.arrays(), experiment.plan(settings).model.arrays())
+    other = experiment.plan(settings.model_copy(update={"seed": 4}))
+    assert not same(first.model.arrays(), other.model.arrays())
+    torch.manual_seed(5)
+    expected = torch.rand(4)
+    torch.manual_seed(5)
+    experiment.plan(settings)
+    assert torch.equal(torch.rand(4), expected)
+
+
+def test_a_run_with_such_an_encoder_resumes_and_its_model_loads(options_file: str, tmp_path: Path) -> None:
+    def stop(now: experiment.Round, seconds: float) -> None:
+        if now.number == 1:
+            raise Stopped
+
+    settings = with_encoder(options_file, dim=10)
+    experiment.run(settings, tmp_path / "whole")
+    with pytest.raises(Stopped):
+        experiment.run(settings, tmp_path / "run", callbacks=experiment.RunCallbacks(on_round=stop))
+    experiment.run(settings, tmp_path / "run", resume=True)
+    assert outcome(tmp_path / "run") == outcome(tmp_path / "whole")
+    assert "dim = 10" in (tmp_path / "run" / "config.toml").read_text()
+    model = Model.load(tmp_path / "run", trust_code=True)
+    assert model.network.data_encoder.options.dim == 10  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("which", "message"),
+    [
+        ("running", "keeps running statistics (norm.running_mean)"),
+        ("wrong", "returns shape (36,) for 3 rows"),
+        ("crash", "Mine cannot be built: ValueError: no luck"),
+        ("refuse", "mine reads no such rows; choose another encoder"),
+    ],
+)
+def test_such_an_encoder_is_checked(options_file: str, which: str, message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        registry.build("encoders", options_file, {"which": which}).build(Shape("features", (4,)), torch.Generator())
+    assert message in str(caught.value)
+
+
+def test_an_encoder_of_the_package_is_built_as_it_is() -> None:
+    from fedalign.encoders.transformer import Transformer
+
+    assert registry.find("encoders", "transformer") is Transformer
+    assert registry.find("encoders", "fedalign.encoders.transformer:Transformer") is Transformer

@@ -375,8 +375,9 @@ def test_what_a_party_is_told_beforehand_is_what_leaves(tmp_path: Path, algorith
             assert set(held["counts"]) <= set(told.counts)
             continue
         assert set(held) == {"echo", "weights", "extra", "classes", "examples", "kept"}
-        assert held["examples"]["examples"] == told.update.num_examples
-        for group, arrays in told.arrays.items():
+        assert held["examples"]["examples"] == told.num_examples
+        (spec,) = told.replies.values()
+        for group, arrays in (("weights", spec.weights), ("extra", spec.extra)):
             assert set(held[group]) == set(arrays)
             for name, value in arrays.items():  # the classes of others add rows
                 shape = [union if size == told.classes else size for size in value.shape]

@@ -88,6 +88,6 @@ def lines(path: Path, records: Sequence[dict[str, Any]]) -> None:
     path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
 
 
-def trained_alone(folder: Path, f1: Sequence[Sequence[float]]) -> None:
+def trained_local_only(folder: Path, f1: Sequence[Sequence[float]]) -> None:
     parties = {str(m): {"name": str(m), "visits": 2, "f1": 0.1, "class_f1": list(v)} for m, v in enumerate(f1)}
     (folder / "alone.json").write_text(json.dumps({"format": 1, "mark": "x", "parties": parties}), encoding="utf-8")

@@ -7,11 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 from torch.nn import functional as F
 
 from fedalign import Federation, Model, UserError, train
 from fedalign.inference import new_class
+from fedalign.inputs import Features, Scaling
 from fedalign.labels.settings import Labels
+from fedalign.learning.model import DualEncoder, LabelEncoder
+from fedalign.types import Task
 
 NAMES = ["ant", "bee", "cat", "dog", "elk", "fox"]
 
@@ -120,7 +124,7 @@ def test_what_a_source_means(source: str, kind: str, file: str) -> None:
 
 def test_bad_newcomers_are_one_sentence(five_of_six: tuple[Model, np.ndarray, np.ndarray], tmp_path: Path) -> None:
     model, x, _ = five_of_six
-    with pytest.raises(UserError, match="has a class 'BEE' already"):
+    with pytest.raises(UserError, match="already has a class 'BEE'"):
         model.add_class("BEE", examples=x[:2])
     with pytest.raises(UserError, match=r"needs source= .* examples="):
         model.add_class("fox")
@@ -129,3 +133,83 @@ def test_bad_newcomers_are_one_sentence(five_of_six: tuple[Model, np.ndarray, np
     np.savez(tmp_path / "v.npz", names=np.array(NAMES[:5]), vectors=np.eye(5))
     with pytest.raises(UserError, match="no vector for fox"):
         model.add_class("fox", source=tmp_path / "v.npz")
+
+
+class Same(torch.nn.Module):
+    """A row is its own encoding."""
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return rows
+
+
+def plain_model(task: Task, bias: list[float] | None = None) -> Model:
+    """Three classes along the first three of four axes, with a bias if one is given."""
+    head = LabelEncoder(4 * torch.eye(3, 4), bias=bias is not None, normalise=False)
+    if head.bias is not None:
+        head.bias.data = torch.tensor(bias)
+    return Model(DualEncoder(Same(), head, task), ("ant", "bee", "cat"), Features(scaling=Scaling.identity("wxyz")))
+
+
+def test_the_class_vector_is_fitted_with_the_bias_that_the_class_gets() -> None:
+    """The mean of these biases is -6: a vector fitted without it would leave its own examples below every threshold."""
+    model = plain_model("multi", [-6.0, -6.0, -6.0])
+    fox = [[0.0, 0.0, 0.0, 1.0], [0.1, 0.0, 0.0, 0.9]]
+    others = [[1.0, 0, 0, 0], [0, 1.0, 0, 0], [0, 0, 1.0, 0]]
+    more = model.add_class("fox", examples=fox, others=others)
+    assert float(more.network.arrays()["label_encoder.bias"][-1]) == -6.0
+    likely = more.predict_proba([*fox, *others])[:, -1]
+    assert (likely[:2] > 0.9).all()
+    assert (likely[2:] < 0.1).all()
+
+
+def test_other_rows_keep_the_class_that_the_bias_gives_them() -> None:
+    """Without its bias of 9 the row would be taken for a bee, and the fox would be fitted to leave it to the bee."""
+    model = plain_model("single", [9.0, 0.0, 0.0])
+    row = torch.tensor([[0.0, 1.5, 0.0, 1.5]])
+    assert model.predict(row) == ["ant"]
+    examples = torch.tensor([[0.0, 0.0, 0.0, 3.0]])
+    found = new_class.fitted(model.network, examples, None, row)
+    ant = torch.tensor([0])
+    by_hand = _loss(model, examples, row, ant, found)
+    for step in 0.05 * torch.eye(4):  # a minimum of the loss with the bias and with the row as an ant
+        assert by_hand < _loss(model, examples, row, ant, found + step)
+        assert by_hand < _loss(model, examples, row, ant, found - step)
+
+
+def _loss(model: Model, examples: Tensor, others: Tensor, classes: Tensor, vector: Tensor) -> float:
+    known = model.network.anchors()
+    bias = torch.tensor([9.0, 0.0, 0.0, 3.0])  # the new class has the mean
+    logits = lambda rows: rows @ torch.cat([known, vector.view(1, -1)]).T + bias
+    stay = torch.cat([torch.nn.functional.normalize(known) * 3, others])
+    kept = F.cross_entropy(logits(stay), torch.cat([torch.arange(3), classes]))
+    new = F.cross_entropy(logits(examples), torch.tensor([3]))
+    start = torch.tensor([0.0, 0.0, 0.0, 4.0])
+    return float(kept + new + 0.01 * ((vector - start) / 4).square().sum())
+
+
+def test_a_new_class_of_several_is_fitted_on_its_own_examples() -> None:
+    """In multi-label each class has its own yes or no: the examples say yes to the new one, all other rows no."""
+    model = plain_model("multi")
+    fox = [[0.0, 0.0, 0.0, 1.0]] * 3
+    others = [[2.0, 0, 0, 0.1], [0, 2.0, 0, 0.1], [0, 0, 2.0, 0.1]]
+    more = model.add_class("fox", examples=fox, others=others)
+    likely = more.predict_proba([*fox, *others])
+    assert (likely[:3, -1] > 0.8).all()
+    assert (likely[3:, -1] < 0.2).all()
+    assert np.array_equal(likely[:, :-1], model.predict_proba([*fox, *others]))  # the known classes stay as they were
+
+
+@pytest.mark.parametrize("task", ["single", "multi"])
+@pytest.mark.parametrize("value", [1e19, 1e30])
+def test_examples_without_a_finite_class_vector_are_refused(task: Task, value: float) -> None:
+    with pytest.raises(UserError, match="the examples give no finite class vector; check them for very large numbers"):
+        plain_model(task).add_class("fox", examples=np.full((2, 4), value))
+
+
+def test_a_minimum_that_is_not_finite_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def to_nowhere(self: torch.optim.LBFGS, step: object) -> None:
+        self.param_groups[0]["params"][0].data.fill_(float("nan"))
+
+    monkeypatch.setattr(torch.optim.LBFGS, "step", to_nowhere)
+    with pytest.raises(UserError, match="no finite class vector"):
+        plain_model("multi").add_class("fox", examples=np.eye(4)[3:])

@@ -268,13 +268,13 @@ def test_a_party_s_own_names_of_classes_are_known_after_training(tmp_path: Path)
     text = (place / "south.csv").read_text(encoding="utf-8").replace("is:sitting", "is:rowing")
     (tmp_path / "other.csv").write_text(text, encoding="utf-8")
     _, _, said = fedalign("evaluate", str(out / "label_prefix"), str(tmp_path / "other.csv"))
-    assert "the model has no class rowing: label columns that do not count" in " ".join(said.split())
+    assert "the model has no class rowing: these label columns are ignored" in " ".join(said.split())
 
 
 def test_evaluate_tells_which_classes_a_party_s_file_does_not_speak_of() -> None:
     run, file = str(run_of("clinics")), str(EXAMPLES / "clinics" / "east.csv")
     _, out, said = fedalign("evaluate", run, file)
-    assert "do not speak of bronchitis, heart attack, " in " ".join(said.split())
+    assert "the file has no labels for bronchitis, heart attack, " in " ".join(said.split())
     own = "asthma, diabetes,kidney failure,kidney stones"
     code, again, quiet = fedalign("evaluate", run, file, "--classes", own)
     assert code == 0
@@ -353,15 +353,15 @@ def test_bad_rows_are_named(tmp_path: Path) -> None:
     assert "row 2 is empty" in refused("predict", str(run_of("machines")), str(tmp_path / "nothing.csv"))
 
 
-def test_empty_rows_may_be_passed_over_and_long_ones_are_told() -> None:
+def test_empty_rows_may_be_skipped_and_long_ones_are_reported() -> None:
     long = "cough " * 1500
     code, out, said = fedalign(
         "predict", str(run_of("clinics")), "-", "--skip-empty", given=f"note,x\ncough,1\n,2\n{long},3\n"
     )
     assert code == 0
     assert [row["row"] for row in csv.DictReader(io.StringIO(out))] == ["2", "4"]
-    assert "1 empty rows were passed over, the first is row 3" in said
-    assert "1 rows are as long as the model reads" in " ".join(said.split())
+    assert "1 empty rows were skipped, the first is row 3" in said
+    assert "1 rows have the longest length that the model reads" in " ".join(said.split())
 
 
 def test_a_failure_leaves_no_half_written_answer(tmp_path: Path) -> None:
@@ -479,6 +479,16 @@ def test_a_damaged_run_is_not_exported(tmp_path: Path, name: str, text: str) -> 
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
+def test_a_run_of_an_unknown_format_is_not_exported(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(run_of("machines"), run)
+    result = json.loads((run / "result.json").read_text(encoding="utf-8"))
+    assert result["format"] == 1
+    (run / "result.json").write_text(json.dumps({**result, "format": 2}), encoding="utf-8")
+    said = refused("export", str(run), "--out", str(tmp_path / "model"))
+    assert "result.json has format 2, this fedalign reads 1; install the version that wrote it" in said
+
+
 def test_onnx_knows_the_order_of_classes() -> None:
     onnx = pytest.importorskip("onnx", reason="the onnx extra is not installed")
     model = Model.load(run_of("wearables"))
@@ -492,7 +502,7 @@ def test_a_card_takes_names_for_words_only() -> None:
 
     model = Model.load(run_of("machines"))
     name = "<script>alert(1)</script> | [x](http://x) `y`"
-    hostile = model.with_row(name, torch.zeros(model.network.anchors().shape[1]))
+    hostile = model.with_class_vector(name, torch.zeros(model.network.anchors().shape[1]))
     text = card(hostile, {}, {}, onnx=False)
     assert "<script>" not in text
     assert "[x](" not in text

@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 
 from benchmarks import plain_counts
 from fedalign.errors import UserError
-from fedalign.labels.corpus import cooccurrence, documents, reading, sources, tally
+from fedalign.labels.corpus import cooccurrence, counting, documents, reading, sources
 from fedalign.labels.corpus.documents import UnreadableError
 from fedalign.labels.corpus.reading import EMPTY_LINE, LINE_END, Item, Reading
-from fedalign.labels.corpus.scan import Segment
+from fedalign.labels.corpus.segments import Segment
 from fedalign.labels.counts import Counts
 
 NAMES = ["lying down", "walk", "café", "phone in pocket"]
@@ -161,7 +161,7 @@ def test_all_formats_in_one_folder_on_many_processes_are_the_sum(tmp_path: Path)
         write_articles(tmp_path / kind.replace(" ", "_"), kind)
     found = counted("sentence", tmp_path, workers=3)
     assert numbers(found.counts) == plainly("sentence", ARTICLES * len(FORMATS))
-    assert found.left_out == {".jpg": 5, ".txt": 5}  # pictures, and hidden files of the five archives
+    assert found.ignored == {".jpg": 5, ".txt": 5}  # pictures, and hidden files of the five archives
     assert found.counts.model_dump(exclude={"corpora"}) == counted("sentence", tmp_path).counts.model_dump(
         exclude={"corpora"}
     )
@@ -198,7 +198,7 @@ def test_counts_do_not_depend_on_how_a_corpus_is_divided(
     path.write_bytes(data)
     with monkeypatch.context() as patch:
         patch.setattr(sources, "PIECE", piece)
-        for module in (reading, tally):
+        for module in (reading, counting):
             patch.setattr(module, "BLOCK", max(4, piece // 3))
         expected = plainly(segment, texts, None if name != "a.jsonl" else False)
         if not any(expected[1]):
@@ -264,7 +264,7 @@ def test_text_in_another_encoding_is_read_when_asked(tmp_path: Path) -> None:
     assert counted("line", tmp_path, encoding="latin-1").counts.counts == [0, 1, 1, 0]
     with pytest.raises(UserError, match=r"a\.txt is not utf-8 \(byte 0xe9\); another --encoding may fit"):
         counted("line", tmp_path)
-    for wrong, message in (("utf-16", "does not keep ASCII"), ("klingon", "unknown encoding 'klingon'")):
+    for wrong, message in (("utf-16", "does not keep ASCII unchanged"), ("klingon", "unknown encoding 'klingon'")):
         with pytest.raises(UserError, match=message):
             counted("line", tmp_path, encoding=wrong)
 

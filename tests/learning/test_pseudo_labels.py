@@ -55,9 +55,21 @@ def test_two_terms_weigh_the_pseudo_rows_as_a_mean_of_their_own() -> None:
     y = torch.zeros(4, 2)
     y[2, 1] = 1
     aligned = replace(data, y=y, known=now)
-    found = pseudo_labels.two_terms(data, aligned, weight=0.5, single=True)
+    found = pseudo_labels.two_terms(data, aligned, weight=0.5)
     assert found.weight is not None
     assert found.weight.tolist() == [[1, 1], [1, 1], [1, 2.0], [1, 1]]
+
+
+def test_a_pseudo_no_belongs_to_the_second_expectation_too() -> None:
+    """D' of Eq. 9 has two rows, a yes and a no, of four: each entry weighs 0.5 * 4 / 2 = 1, not 0.5 * 4 / 1."""
+    known = torch.tensor([[True, False]] * 4)
+    data = Examples(torch.zeros(4, 1), torch.zeros(4, 2), known, torch.tensor([True, False]))
+    now, y = known.clone(), torch.zeros(4, 2)
+    now[2:, 1] = True
+    y[2, 1] = 1
+    found = pseudo_labels.two_terms(data, replace(data, y=y, known=now), weight=0.5)
+    assert found.weight is not None
+    assert found.weight.tolist() == [[1, 1], [1, 1], [1, 1.0], [1, 1.0]]
 
 
 @given(st.integers(0, 2**31), st.integers(1, 30), st.integers(2, 6), st.sampled_from(["single", "multi"]))

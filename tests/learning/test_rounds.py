@@ -15,9 +15,10 @@ import torch
 from fedalign.algorithms.scaffold import OWN, SUM
 from fedalign.engines.local import Local, LocalEngine
 from fedalign.errors import UserError
-from fedalign.learning.rounds import Plan, Reply, Round, last_accepted, reject_reason, rounds
+from fedalign.learning.replies import reject_reason, specs_like
+from fedalign.learning.rounds import Plan, Reply, Round, last_accepted, rounds
 from fedalign.runs import experiment
-from fedalign.types import Server, Update
+from fedalign.types import ReplySpec, Server, Update
 from helpers.commands import fedalign
 from helpers.federations import named, plan, same, script
 
@@ -117,7 +118,7 @@ def test_what_comes_to_nothing_is_not_remembered(spoil: Spoil | None) -> None:
         prepared = plan("scaffold", clients_per_round=4, rounds=3, min_clients=needed, patience=9)
         with unreliable(prepared, 1, spoil) as engine:
             *_, last = rounds(prepared, engine, prepared.start())
-            held = [engine.engine.memory.get(client) for client in range(4)]
+            held = [engine.engine.states.get(client) for client in range(4)]
         assert [bool(memory) for memory in held] == ([True, False, True, True] if needed == 1 else [False] * 4)
         for name, controls in last.server.extra.items():
             own = name.replace(SUM, OWN)
@@ -182,7 +183,8 @@ def test_the_bound_on_a_change_grows_with_the_model() -> None:
     classes = torch.tensor([True])
     for change, refused in ((10_000.0, False), (10_001.0, True), (-10_000.0, False), (-10_001.0, True)):
         weights = {"a": server.weights["a"], "b": server.weights["b"] + change}
-        assert bool(reject_reason(Update(weights, 1, classes), server, classes)) == refused, change
+        spec = ReplySpec(specs_like(server.weights))
+        assert (reject_reason(Update(weights, 1, classes), spec, classes) is not None) == refused, change
 
 
 def test_a_reason_stays_short_whatever_a_reply_holds() -> None:
@@ -196,7 +198,7 @@ def test_a_reason_stays_short_whatever_a_reply_holds() -> None:
 def test_where_all_replies_are_not_finite_the_model_is_the_suspect() -> None:
     prepared = plan("fedavg", clients_per_round=4, patience=1)
     weights = {name: value * float("nan") for name, value in prepared.start().weights.items()}
-    with Local(workers=1).open(prepared) as engine, pytest.raises(UserError, match="own weights are the suspect"):
+    with Local(workers=1).open(prepared) as engine, pytest.raises(UserError, match="own weights are the likely cause"):
         list(rounds(prepared, engine, dataclasses.replace(prepared.start(), weights=weights)))
 
 
@@ -225,7 +227,7 @@ def nothing_held_out(prepared: Plan) -> Plan:
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"min_clients": 4}, "min_clients = 4 is never reached, for a round has 3 clients; lower it"),
+        ({"min_clients": 4}, "min_clients = 4 is never reached, because a round has 3 clients; lower it"),
         ({"task": "multi", "thresholds": True}, "thresholds are chosen on validation rows, and there are none"),
     ],
 )

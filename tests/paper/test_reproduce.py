@@ -1,4 +1,4 @@
-"""The paper's tables and figures by command, on made-up data, and the published numbers beside ours."""
+"""The paper's tables and figures by command, on synthetic data, and the published numbers next to ours."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from fedalign import config as configs
+from fedalign.config import sources
 from fedalign.errors import UserError
 from fedalign.paper import estimate, published, settings, side_by_side, similarity, studies, tsne
 from fedalign.report.facts import Rebuilder
@@ -28,9 +29,10 @@ from helpers.federations import plan, tiny
 def preset(monkeypatch: pytest.MonkeyPatch) -> str:
     """A setting of a second, known as a preset."""
     table = tiny("fedalign", rounds=2, clients_per_round=4).model_dump(mode="json", exclude_none=True)
-    known, real = configs.presets(), configs._read
-    monkeypatch.setattr(configs, "presets", lambda: [*known, "tiny"])
-    monkeypatch.setattr(configs, "_read", lambda source: deepcopy(table) if source == "tiny" else real(source))
+    known, real = configs.presets(), sources._read
+    for module in (configs, sources):
+        monkeypatch.setattr(module, "presets", lambda: [*known, "tiny"])
+    monkeypatch.setattr(sources, "_read", lambda source: deepcopy(table) if source == "tiny" else real(source))
     monkeypatch.setattr(estimate, "per_round", lambda _: 0.01)  # which has a test of its own
     return "tiny"
 
@@ -62,9 +64,11 @@ def row(name: str, *f1: float) -> grid.Row:
     return grid.Row(name, METHODS[name].title, None, list(range(len(f1))), scores, scores, {})
 
 
-def test_our_numbers_stand_beside_those_of_the_setting_they_stand_for(tmp_path: Path) -> None:
-    choice = settings.Choice("dsads-8", "DSADS-8", stands_for="pamap2-9")
-    lines = side_by_side.beside("table2", choice, [row("fedavg", 50, 60), row("fedalign", 70), row("fedavg-both", 1)])
+def test_our_numbers_are_shown_next_to_those_of_the_setting_they_replace(tmp_path: Path) -> None:
+    choice = settings.PaperSetting("dsads-8", "DSADS-8", stands_for="pamap2-9")
+    lines = side_by_side.compare_with_paper(
+        "table2", choice, [row("fedavg", 50, 60), row("fedalign", 70), row("fedavg-both", 1)]
+    )
     assert lines[0].paper == published.table2()["fedavg", "pamap2-9"]
     assert lines[2].paper is None
     side_by_side.write(lines, tmp_path / "x.csv")
@@ -75,12 +79,14 @@ def test_our_numbers_stand_beside_those_of_the_setting_they_stand_for(tmp_path: 
 
 
 def test_the_order_of_methods_is_compared_by_ranks() -> None:
-    choice = settings.Choice("r8-8", "R8-8")
+    choice = settings.PaperSetting("r8-8", "R8-8")
     paper = published.table2()
     names = ["fedavg", "moon", "fedpu", "fedalign"]
-    right = side_by_side.beside("table2", choice, [row(name, paper[name, "r8-8"].f1 / 2) for name in names])
+    right = side_by_side.compare_with_paper("table2", choice, [row(name, paper[name, "r8-8"].f1 / 2) for name in names])
     assert side_by_side.order_agrees(right) == pytest.approx(1)
-    wrong = side_by_side.beside("table2", choice, [row(name, 100 - paper[name, "r8-8"].f1) for name in names])
+    wrong = side_by_side.compare_with_paper(
+        "table2", choice, [row(name, 100 - paper[name, "r8-8"].f1) for name in names]
+    )
     assert side_by_side.order_agrees(wrong) == pytest.approx(-1)
     assert side_by_side.order_agrees(right[:2]) is None
 
@@ -139,7 +145,7 @@ def test_an_estimate_counts_what_is_left(preset: str, tmp_path: Path, monkeypatc
     experiment.run(cells[0].config, cells[0].folder)
     assert estimate.rounds_done(cells[0]) == 2
     assert estimate.seconds_left(cells, Rebuilder()) == 8
-    assert [estimate.in_words(s) for s in (0, 42, 600, 9000)] == ["1 s", "42 s", "10 min", "2.5 h"]
+    assert [estimate.format_seconds(s) for s in (0, 42, 600, 9000)] == ["1 s", "42 s", "10 min", "2.5 h"]
 
 
 def test_a_pause_of_the_machine_is_not_measured() -> None:
@@ -177,7 +183,7 @@ def test_pmi_by_hand() -> None:
 def test_classes_of_a_cluster_stand_together() -> None:
     groups = np.array([0, 1, 0, 1, 0, 1, 0, 1, 0, 1])
     near = np.where(groups[:, None] == groups[None, :], 0.9, -0.5)
-    order = groups[similarity.ordered(near, 0)]
+    order = groups[similarity.cluster_order(near, 0)]
     assert (np.diff(order) != 0).sum() == 1
 
 
@@ -219,16 +225,16 @@ def test_words_of_rows_whose_class_nobody_knows_are_of_no_class() -> None:
 
 def test_the_two_parties_shown_are_those_named_or_those_that_share_one_class() -> None:
     prepared = plan("fedavg")
-    a, b = tsne.pair_of(prepared)
+    a, b = tsne.choose_pair(prepared)
     owned = prepared.federation.classes
     best = min(abs(int((owned[i] & owned[j]).sum()) - 1) for i in range(4) for j in range(i + 1, 4))
     assert abs(int((owned[a] & owned[b]).sum()) - 1) == best
-    assert tsne.pair_of(prepared, ["client-3", "client-1"]) == (3, 1)
+    assert tsne.choose_pair(prepared, ["client-3", "client-1"]) == (3, 1)
     with pytest.raises(UserError, match="there is no party 'client-9'"):
-        tsne.pair_of(prepared, ["client-9", "client-1"])
+        tsne.choose_pair(prepared, ["client-9", "client-1"])
     with pytest.raises(UserError, match="two different parties"):
-        tsne.pair_of(prepared, ["client-1"])
-    rows, kinds, classes = tsne.probe_of(prepared, (a, b))
+        tsne.choose_pair(prepared, ["client-1"])
+    rows, kinds, classes = tsne.choose_rows(prepared, (a, b))
     assert set(classes) == set((owned[a] | owned[b]).nonzero().flatten().tolist())
     assert rows.y[:, classes].argmax(1).tolist() == kinds.tolist()
 
@@ -271,7 +277,7 @@ def test_each_table_and_figure_is_made_resumed_and_shown(
     assert (out / "report.html").is_file()
 
 
-def test_sensitivity_draws_a_line_a_method_and_the_level_without_pseudo_labels(
+def test_sensitivity_draws_one_line_per_method_and_the_level_without_pseudo_labels(
     preset: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     short = {"training.epochs": ("local epochs", [1.0, 2.0]), "algorithm.near": ("percentile", [90.0])}
@@ -299,7 +305,7 @@ def test_mistakes_and_absent_data_are_sentences(
     assert "unknown table or figure 'table4'; did you mean table" in " ".join(capsys.readouterr().err.split())
     assert fedalign("reproduce", "table2", "--datasets", "mimic3-10", "--out", tmp_path) == 2
     shown = " ".join(capsys.readouterr().err.split())
-    assert "is not here" in shown
+    assert "are not on this machine" in shown
     assert "none of these data sets is on this machine" in shown
     assert fedalign("reproduce", "rounds", "--datasets", "synthetic", "--show", "--out", tmp_path) == 2
     assert "nothing is finished" in capsys.readouterr().err

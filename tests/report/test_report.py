@@ -19,7 +19,7 @@ from fedalign.errors import UserError
 from fedalign.learning.rounds import Plan
 from fedalign.report import facts, figures, page, pictures, rerun, single_party, style, tables, wording
 from fedalign.report.figures import Line, Map
-from fedalign.report.grouping import arranged
+from fedalign.report.grouping import group_runs
 from fedalign.report.live import LivePage
 from fedalign.report.load import StoredRun, read, runs_in
 from fedalign.runs import experiment
@@ -27,7 +27,7 @@ from fedalign.runs.methods import GROUPS
 from fedalign.types import Examples, Sequences
 from helpers.commands import QUICK, fedalign
 from helpers.federations import plan, play, tiny
-from helpers.runs_by_hand import LABELS, lines, trained_alone, written
+from helpers.runs_by_hand import LABELS, lines, trained_local_only, written
 
 HOSTILE = ("<script>alert(1)</script>", "a & b \"c\" 'd'", "=HYPERLINK(1)", "$\\frac{1}{0}$")
 
@@ -86,7 +86,7 @@ def cells(table: tables.Table | None) -> list[list[str]]:
 def test_a_band_is_one_standard_deviation_over_seeds(tmp_path: Path) -> None:
     """Last round 0.6 and 0.8: mean 70, deviation of a sample of two 10 * sqrt(2) = 14.14."""
     runs = [read(written(tmp_path / f"{i}", seed=i, top=top)) for i, top in enumerate((0.6, 0.8))]
-    (setting,) = arranged(runs)
+    (setting,) = group_runs(runs)
     (entry,) = setting.entries
     rounds, middle, low, high = entry.band("f1")
     assert rounds == [1, 2, 3, 4, 5]
@@ -103,9 +103,9 @@ def test_runs_of_other_lengths_share_the_rounds_they_have(tmp_path: Path) -> Non
         read(written(tmp_path / "a", seed=1, rounds=4)),
         read(written(tmp_path / "b", seed=2, rounds=2, planned=4, finished=False)),
     ]
-    (setting,) = arranged(runs)
+    (setting,) = group_runs(runs)
     assert setting.entries[0].band("f1")[0] == [1, 2]
-    assert any("different numbers of rounds (2, 4)" in line for line in wording.missing(setting))
+    assert any("different numbers of rounds (2, 4)" in line for line in wording.missing_notes(setting))
 
 
 def test_the_same_run_twice_is_one_seed_and_the_more_complete_counts(tmp_path: Path) -> None:
@@ -116,69 +116,69 @@ def test_the_same_run_twice_is_one_seed_and_the_more_complete_counts(tmp_path: P
     records = [json.loads(line) for line in (old / "metrics.jsonl").read_text().splitlines()]
     lines(old / "metrics.jsonl", [{k: v for k, v in r.items() if not k.startswith("bytes")} for r in records])
     found = read(old)
-    assert any("traffic was not recorded" in line for line in found.missing)
-    (setting,) = arranged([found, read(new)])
+    assert any("did not record traffic" in line for line in found.missing)
+    (setting,) = group_runs([found, read(new)])
     (entry,) = setting.entries
     assert [run.folder for run in entry.runs] == [new]
     assert entry.spread("f1") is None
-    assert any("is left out" in line for line in wording.missing(setting))
+    assert any("is ignored" in line for line in wording.missing_notes(setting))
 
 
-def test_gains_are_the_difference_between_alone_and_together_on_own_and_other_classes(tmp_path: Path) -> None:
-    """Together: 80, 40, 40, 0. North has class 0 and reaches 60 alone: +20 on its own; on the others it had 0 and
-    gets (40 + 40 + 0) / 3."""
+def test_gains_are_the_difference_between_local_and_federated_training_on_own_and_other_classes(tmp_path: Path) -> None:
+    """Federated: 80, 40, 40, 0. North annotates class 0 and reaches 60 with its own rows only: +20 on its own class; on
+    the others it goes from 0 to (40 + 40 + 0) / 3."""
     folder = written(tmp_path / "run")
-    trained_alone(folder, [[0.6, 0, 0, 0], [0, 0.5, 0.5, 0], [0, 0, 0, 0]])
+    trained_local_only(folder, [[0.6, 0, 0, 0], [0, 0.5, 0.5, 0], [0, 0, 0, 0]])
     north, south, west = tables.gains(read(folder))
-    assert (north.own_alone, north.own_together) == pytest.approx((60, 80))
-    assert (north.others_alone, north.others_together) == pytest.approx((0, 80 / 3))
-    assert (south.own_alone, south.own_together) == pytest.approx((50, 40))
-    assert west.own_together is None  # it annotates nothing
-    rows = cells(tables.gains_table(read(folder)))
+    assert (north.own_local, north.own_federated) == pytest.approx((60, 80))
+    assert (north.others_local, north.others_federated) == pytest.approx((0, 80 / 3))
+    assert (south.own_local, south.own_federated) == pytest.approx((50, 40))
+    assert west.own_federated is None  # it annotates nothing
+    rows = cells(tables.party_table(read(folder)))
     assert rows[0] == ["north", "red", "60", "60.0", "80.0", "+20.0", "0.0", "26.7", "+26.7"]
     assert rows[1][5] == "-10.0"
     assert rows[2][1] == "nothing"
-    assert wording.gained(read(folder)).startswith(
-        "On the classes it annotates itself, 1 of 2 parties did better together than alone (mean change +5.0 F1)"
+    assert wording.gain_text(read(folder)).startswith(
+        "On the classes they annotate, 1 of 2 parties score higher with federated training (mean change +5.0 F1)"
     )
 
 
 def test_the_class_table_has_precision_and_recall_by_hand(tmp_path: Path) -> None:
     """10 right, 3 false, 2 missed: precision 10/13, recall 10/12; a class never predicted has none."""
-    (setting,) = arranged([read(written(tmp_path / "run"))])
+    (setting,) = group_runs([read(written(tmp_path / "run"))])
     rows = cells(tables.classes_table(setting))
     assert rows[0] == ["red", "1", "12", "76.9", "83.3", "80.0"]
     assert rows[3] == ["black", "0", "12", "0.0", "0.0", "0.0"]
-    told = wording.classes_said(setting.best.shown)
-    assert "The best class is red (80.0), the hardest black (0.0)." in told
-    assert "Never predicted: black." in told
-    assert "Annotated by nobody: black." in told
+    text = wording.classes_text(setting.best.shown)
+    assert "The best class is red (80.0), the worst is black (0.0)." in text
+    assert "Never predicted: black." in text
+    assert "Annotated by no party: black." in text
 
 
 def test_costs_are_bytes_of_a_visit_and_seconds_of_a_round(tmp_path: Path) -> None:
-    """Five rounds of two parties, 2 MB down and 1 MB up a round: 1 and 0.5 MB a visit, 15 MB in all."""
-    (setting,) = arranged([read(written(tmp_path / "run"))])
+    """Five rounds of two parties, 2 MB down and 1 MB up per round: 1 and 0.5 MB per visit, 15 MB in total."""
+    (setting,) = group_runs([read(written(tmp_path / "run"))])
     assert cells(tables.costs_table(setting)) == [["FedAvg", "10", "1.00", "0.50", "15", "0.00", "2.0", "0.2"]]
 
 
-def test_the_matrix_tells_who_annotates_what(tmp_path: Path) -> None:
+def test_the_matrix_shows_who_annotates_what(tmp_path: Path) -> None:
     folder = written(tmp_path / "run")
-    table = tables.matrix_table(read(folder))
+    table = tables.party_class_table(read(folder))
     assert table is not None
-    assert table.columns == ["class", "together", "north", "south", "west"]
+    assert table.columns == ["class", "federated", "north", "south", "west"]
     assert cells(table)[1] == ["green", "40.0", "·", "● 7", "·"]
-    trained_alone(folder, [[0.6, 0, 0, 0], [0, 0.5, 0.5, 0], [0, 0, 0, 0]])
-    assert cells(tables.matrix_table(read(folder)))[0] == ["red", "80.0", "● 60", "0", "0"]
+    trained_local_only(folder, [[0.6, 0, 0, 0], [0, 0.5, 0.5, 0], [0, 0, 0, 0]])
+    assert cells(tables.party_class_table(read(folder)))[0] == ["red", "80.0", "● 60", "0", "0"]
 
 
-def test_the_share_of_right_pseudo_labels_is_drawn_in_percent(tmp_path: Path) -> None:
+def test_the_share_of_correct_pseudo_labels_is_drawn_in_percent(tmp_path: Path) -> None:
     """5 r of 10 r “yes” labels are right, 99 of 100 “no” labels."""
-    (setting,) = arranged([read(written(tmp_path / "run", "fedalign"))])
-    counts, shares = pictures.pseudo(setting.entries[0], "p")
+    (setting,) = group_runs([read(written(tmp_path / "run", "fedalign"))])
+    counts, shares = pictures.pseudo_labels(setting.entries[0], "p")
     assert list(counts.figure.axes[0].lines[0].get_ydata()) == [10, 20, 30, 40, 50]
     assert [list(line.get_ydata()) for line in shares.figure.axes[0].lines] == [[50.0] * 5, [99.0] * 5]
-    (other,) = arranged([read(written(tmp_path / "none"))])
-    assert pictures.pseudo(other.entries[0], "p") == []
+    (other,) = group_runs([read(written(tmp_path / "none"))])
+    assert pictures.pseudo_labels(other.entries[0], "p") == []
 
 
 def test_pseudo_labels_whose_truth_is_unknown_are_neither_right_nor_wrong(tmp_path: Path) -> None:
@@ -188,14 +188,14 @@ def test_pseudo_labels_whose_truth_is_unknown_are_neither_right_nor_wrong(tmp_pa
     for record, (known, right) in zip(records, ((4, 3), (0, 0), (4, 4)), strict=True):
         record |= {"pseudo_yes": 10, "pseudo_no": 0, "pseudo_yes_known": known, "pseudo_yes_right": right}
     lines(folder / "metrics.jsonl", records)
-    (setting,) = arranged([read(folder)])
-    _, shares = pictures.pseudo(setting.entries[0], "p")
+    (setting,) = group_runs([read(folder)])
+    _, shares = pictures.pseudo_labels(setting.entries[0], "p")
     (line,) = shares.figure.axes[0].lines
     assert (list(line.get_xdata()), list(line.get_ydata())) == ([1, 3], [75.0, 100.0])
 
 
 def test_confusion_is_a_share_of_the_class_with_counts_written_in(tmp_path: Path) -> None:
-    (picture,) = pictures.crossed(read(written(tmp_path / "run")), "p", "x")
+    (picture,) = pictures.confusion(read(written(tmp_path / "run")), "p", "x")
     axes = picture.figure.axes[0]
     shown = np.asarray(axes.images[0].get_array())
     assert shown[0, 0] == pytest.approx(100 * 10 / 12)
@@ -206,7 +206,7 @@ def test_confusion_is_a_share_of_the_class_with_counts_written_in(tmp_path: Path
 def test_classes_that_are_alike_stand_side_by_side() -> None:
     values = np.eye(4)
     values[0, 2] = values[2, 0] = values[1, 3] = values[3, 1] = 0.9
-    order = list(pictures.side_by_side(values))
+    order = list(pictures.similarity_order(values))
     assert {frozenset(order[:2]), frozenset(order[2:])} == {frozenset((0, 2)), frozenset((1, 3))}
 
 
@@ -215,7 +215,7 @@ def test_facts_are_measured_on_the_test_rows() -> None:
     for task in ("single", "multi"):
         prepared = plan("fedalign", task)
         last = play(prepared)[-1]
-        found = facts.measured(prepared, last.server.weights, last.number)
+        found = facts.measure_model(prepared, last.server.weights, last.number)
         scores = [2 * tp / max(2 * tp + fp + fn, 1) for tp, fp, fn, *_ in found["counts"]]
         assert scores == pytest.approx([v or 0.0 for v in last.record["class_f1"]], abs=1e-6)
         assert np.diag(np.array(found["similarity"])) == pytest.approx(1)
@@ -238,7 +238,7 @@ def three_of_nine() -> Examples:
 
 
 def shown_together(run: StoredRun) -> list[np.ndarray]:
-    return [np.asarray(one.figure.axes[0].images[0].get_array()) for one in pictures.crossed(run, "p", "x")]
+    return [np.asarray(one.figure.axes[0].images[0].get_array()) for one in pictures.confusion(run, "p", "x")]
 
 
 def test_a_class_goes_with_another_as_often_as_rows_that_know_it_say() -> None:
@@ -247,7 +247,7 @@ def test_a_class_goes_with_another_as_often_as_rows_that_know_it_say() -> None:
     test = three_of_nine()
     said = torch.zeros(9, 3).bool()
     said[:6, 0] = said[[0, 4], 1] = True
-    run = StoredRun(Path("run"), facts={"label_names": ["a", "b", "c"], **facts.crossed(said, test, "multi")})
+    run = StoredRun(Path("run"), facts={"label_names": ["a", "b", "c"], **facts.class_pairs(said, test, "multi")})
     truth, predictions = shown_together(run)
     assert (truth[0, 1], truth[1, 0], truth[0, 2]) == (100, 100, 0)
     assert (predictions[0, 1], predictions[1, 0]) == (50, 100)
@@ -257,7 +257,7 @@ def test_a_class_goes_with_another_as_often_as_rows_that_know_it_say() -> None:
 def test_older_facts_are_drawn_if_every_label_was_known_and_else_measured_anew() -> None:
     test = three_of_nine()
     for known in (torch.ones(9, 3).bool(), test.known):
-        found = facts.crossed(test.y > 0, replace(test, known=known), "multi")
+        found = facts.class_pairs(test.y > 0, replace(test, known=known), "multi")
         older = {"together": {key: found["together"][key] for key in ("truth", "answers", "known")}}
         run = StoredRun(Path("run"), facts={"label_names": ["a", "b", "c"], **older})
         assert facts.outdated(run.facts) == (not known.all())
@@ -280,26 +280,26 @@ def test_facts_that_lack_what_pairs_are_a_share_of_are_written_again(tmp_path: P
     assert json.loads(path.read_text()) == whole
 
 
-def test_alone_is_ordinary_training_of_each_party_and_is_kept(tmp_path: Path) -> None:
+def test_local_training_is_ordinary_training_of_each_party_and_is_stored(tmp_path: Path) -> None:
     config = tiny("fedalign", rounds=2)
     experiment.run(config, tmp_path / "run")
     prepared, run, begun = experiment.plan(config), read(tmp_path / "run"), []
-    counts = single_party.visits(run, 4)
+    counts = single_party.visit_counts(run, 4)
     assert sum(counts) >= 6
     made = list(single_party.measure(run, prepared, begun.append, lambda: None))
     assert sorted(party["name"] for party in made) == [f"client-{m}" for m in range(4)]
     own = [set(np.flatnonzero(party.train.classes.numpy())) for party in prepared.federation.parties]
-    for m, party in read(tmp_path / "run").alone["parties"].items():
+    for m, party in read(tmp_path / "run").local_only["parties"].items():
         never = [v for c, v in enumerate(party["class_f1"]) if c not in own[int(m)]]
         assert max(never) < 0.5  # a class it never saw labelled stays a guess
     assert list(single_party.measure(read(tmp_path / "run"), prepared, begun.append, lambda: None)) == []
     assert begun == [sum(counts), 0]
 
 
-def test_alone_on_other_data_is_not_compared_with_together(
+def test_local_training_on_other_data_is_not_compared_with_federated_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The data change after the run: nobody is trained, who was trained on them is forgotten, and the page says so."""
+    """The data change after the run: no party is trained, results on changed data are dropped, and the page says so."""
     folder, config = tmp_path / "run", tiny(rounds=1)
     experiment.run(config, folder)
     own, real = experiment.federation(config), experiment.federation
@@ -307,7 +307,7 @@ def test_alone_on_other_data_is_not_compared_with_together(
     rows = replace(first.train, known=torch.zeros_like(first.train.known))
     other = replace(own, parties=[replace(first, train=rows), *own.parties[1:]])
     monkeypatch.setattr(experiment, "federation", lambda config: other)
-    changed = "the data or label vectors have changed since the run was begun"
+    changed = "the data or label vectors have changed since the run started"
 
     def report() -> str:
         assert fedalign("report", folder, "--alone") == 0
@@ -315,31 +315,31 @@ def test_alone_on_other_data_is_not_compared_with_together(
         return said((folder / "report.html").read_text(encoding="utf-8"))
 
     single_party.store(
-        folder / "alone.json", single_party.mark_of(experiment.plan(config)), {"0": {"visits": 1}}
+        folder / "alone.json", single_party.fingerprint_of(experiment.plan(config)), {"0": {"visits": 1}}
     )  # on other data
     text = report()
-    assert f"{changed}, so no party was trained alone on them" in text
-    assert f"{changed}, so parties, confusion and similarity of classes are not shown" in text
-    assert not read(folder).alone.get("parties")
+    assert f"{changed}, so no party was trained on its own rows only" in text
+    assert f"{changed}, so parties, confusion and class similarity are not shown" in text
+    assert not read(folder).local_only.get("parties")
     assert not (folder / "facts.json").exists()
     monkeypatch.setattr(experiment, "federation", real)
     text = report()
-    assert "never labelled: alone" in text
+    assert "other classes: local" in text
     assert "have changed" not in text
     monkeypatch.setattr(experiment, "federation", lambda config: other)
     text = report()
-    assert "never labelled: alone" in text  # measured on the run's own data, and still true
-    assert f"{changed}, so no party was trained alone on them" in text
+    assert "other classes: local" in text  # measured on the run's own data, and still true
+    assert f"{changed}, so no party was trained on its own rows only" in text
 
 
-def test_parties_by_themselves_are_those_of_another_run_only_if_all_that_made_them_is_the_same() -> None:
+def test_local_results_are_shared_between_runs_only_if_everything_they_depend_on_is_equal() -> None:
     """Rows and known labels of any party, test rows, encoder, training and seed count; the method does not."""
     prepared = plan()
-    data, mark = prepared.federation, single_party.mark_of(prepared)
-    assert single_party.mark_of(plan("fedalign", algorithm__near=80.0, clients_per_round=2)) == mark
+    data, mark = prepared.federation, single_party.fingerprint_of(prepared)
+    assert single_party.fingerprint_of(plan("fedalign", algorithm__near=80.0, clients_per_round=2)) == mark
     for changes in ({"encoder__dropout": 0.3}, {"encoder__heads": 4}, {"training__epochs": 2}, {"seed": 4}):
         same_rows = experiment.plan(tiny(**changes), data)
-        assert single_party.mark_of(same_rows) != mark, changes
+        assert single_party.fingerprint_of(same_rows) != mark, changes
     *others, last = data.parties
     rows, test = last.train, data.test
     assert isinstance(rows.x, Sequences)
@@ -347,21 +347,21 @@ def test_parties_by_themselves_are_those_of_another_run_only_if_all_that_made_th
     x = Sequences(torch.ones_like(rows.x.values), rows.x.offsets)
     for changed in (replace(rows, x=x), replace(rows, known=torch.zeros_like(rows.known))):
         federation = replace(data, parties=[*others, replace(last, train=changed)])
-        assert single_party.mark_of(replace(prepared, federation=federation)) != mark
+        assert single_party.fingerprint_of(replace(prepared, federation=federation)) != mark
     fewer = replace(data, test=test.take(torch.arange(20)))
-    assert single_party.mark_of(replace(prepared, federation=fewer)) != mark
+    assert single_party.fingerprint_of(replace(prepared, federation=fewer)) != mark
 
 
 # --- methods and settings -----------------------------------------------------------------------------------------
 
 
-def test_methods_stand_in_the_papers_order_and_are_told_apart_by_their_settings(tmp_path: Path) -> None:
+def test_methods_are_in_the_papers_order_and_their_titles_differ_by_their_settings(tmp_path: Path) -> None:
     runs = [
         read(written(tmp_path / "fedalign" / "seed-3", "fedalign", algorithm__near=99.0)),
         read(written(tmp_path / "b", "fedalign", algorithm__near=97.0)),
         read(written(tmp_path / "fedavg" / "seed-3")),
     ]
-    (setting,) = arranged(runs)
+    (setting,) = group_runs(runs)
     assert [entry.title for entry in setting.entries] == ["FedAvg", "FedAlign (near 99.0)", "FedAlign (near 97.0)"]
 
 
@@ -370,17 +370,17 @@ def test_the_verdict_names_the_best_method_its_lead_and_doubts_a_single_seed(tmp
         read(written(tmp_path / f"{name}{seed}", name, seed=seed, top=top))
         for name, seed, top in (("fedavg", 1, 0.5), ("fedalign", 1, 0.6))
     ]
-    (setting,) = arranged(runs)
+    (setting,) = group_runs(runs)
     assert wording.verdict(setting) == (
         "After 5 rounds FedAlign has the highest score, F1 60.00 on 48 test rows; "
-        "FedAvg follows 10.00 behind, which with one seed may be chance."
+        "FedAvg is 10.00 behind, which may be chance with one seed."
     )
     runs += [read(written(tmp_path / "c", seed=2, top=0.55)), read(written(tmp_path / "d", "fedalign", seed=2))]
-    (setting,) = arranged(runs)
+    (setting,) = group_runs(runs)
     assert "FedAlign is ahead in 2 of 2 seeds" in wording.verdict(setting)
 
 
-def test_runs_of_different_data_sets_are_shown_apart(tmp_path: Path) -> None:
+def test_runs_of_different_data_sets_have_separate_sections(tmp_path: Path) -> None:
     text = drawn(written(tmp_path / "a"), written(tmp_path / "b", dataset__classes=5))
     assert "2 different data sets or settings" in said(text)
     assert text.count('class="verdict"') == 2
@@ -403,7 +403,7 @@ def test_the_command_of_the_page_gives_the_very_same_configuration() -> None:
 
 def test_a_page_shows_every_part_and_asks_nothing_of_the_network(tmp_path: Path) -> None:
     folder = written(tmp_path / "run", "fedalign")
-    trained_alone(folder, [[0.6, 0, 0, 0], [0, 0.5, 0.5, 0], [0, 0, 0, 0]])
+    trained_local_only(folder, [[0.6, 0, 0, 0], [0, 0.5, 0.5, 0], [0, 0, 0, 0]])
     text = drawn(folder)
     for words in (
         "After 5 rounds FedAlign reaches F1 80.00",
@@ -413,7 +413,7 @@ def test_a_page_shows_every_part_and_asks_nothing_of_the_network(tmp_path: Path)
         "Classes",
         "Inside the model",
         "Traffic and time",
-        "To repeat it",
+        "How to repeat this run",
     ):
         assert words in said(text), words
     assert text.count("<svg") == 8  # two gains, F1, accuracy, confusion, similarity, pseudo labels, their precision
@@ -483,7 +483,7 @@ def test_figures_are_stored_as_files_on_request(tmp_path: Path) -> None:
     for kind, start in (("png", b"\x89PNG"), ("pdf", b"%PDF")):
         style.save(figures.square(Map("t", np.eye(2)), "ab", "ab"), tmp_path / f"x.{kind}")
         assert (tmp_path / f"x.{kind}").read_bytes().startswith(start)
-    with pytest.raises(UserError, match=r"end it with .svg, .png, .pdf"):
+    with pytest.raises(UserError, match=r"use one of .svg, .png, .pdf"):
         style.save(figures.square(Map("t", np.eye(2)), "ab", "ab"), tmp_path / "x.bmp")
 
 
@@ -516,7 +516,7 @@ def test_fifty_rounds_of_nine_methods_make_a_page_below_five_megabytes_within_tw
 def test_an_unfinished_run_is_shown_as_far_as_it_goes(tmp_path: Path) -> None:
     folder = written(tmp_path / "run", rounds=2, planned=7, finished=False)
     text = said(drawn(folder))
-    assert "the run is not finished: 2 of 7 rounds are there" in text
+    assert "the run is not finished: 2 of 7 rounds are done" in text
     assert "After 2 rounds FedAvg reaches" in text
 
 
@@ -526,13 +526,13 @@ def test_a_run_that_has_not_ended_a_round_has_a_page(tmp_path: Path) -> None:
         (folder / name).unlink()
     text = said(drawn(folder))
     assert "There are no scores yet." in text
-    assert "metrics.jsonl is not there" in text
+    assert "metrics.jsonl is missing" in text
 
 
 def test_a_single_round_is_a_point_and_is_said(tmp_path: Path) -> None:
     text = said(drawn(written(tmp_path / "run", rounds=1)))
     assert "After 1 round FedAvg" in text
-    assert "there is a single round, so there is no curve to see" in text
+    assert "there is only one round, so the curves are single points" in text
 
 
 DAMAGE = (b"", b"\xff\xfe\x00garbage", b"[1, 2", b'{"round": "x", "f1": NaN}\n[]\n')
@@ -606,7 +606,7 @@ def test_damaged_weights_are_named_and_the_rest_is_shown(tmp_path: Path) -> None
 def test_a_folder_that_is_no_run_is_refused_in_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "photos").mkdir()
     assert fedalign("report", tmp_path / "photos") == 2
-    assert "is not a run's folder and holds none" in capsys.readouterr().err.replace("\n", " ")
+    assert "is not a run's folder and contains none" in capsys.readouterr().err.replace("\n", " ")
     assert fedalign("report", tmp_path / "nowhere") == 2
     assert "there is no folder" in capsys.readouterr().err
     folder = written(tmp_path / "run")
@@ -620,7 +620,7 @@ def test_runs_are_found_below_a_folder_and_hidden_ones_are_not(tmp_path: Path) -
     assert runs_in([tmp_path]) == wanted
 
 
-# --- while runs go on ---------------------------------------------------------------------------------------------
+# --- during training ---------------------------------------------------------------------------------------------
 
 
 def test_a_run_writes_its_page_by_itself_and_it_can_be_reloaded_before_the_end(
@@ -638,10 +638,10 @@ def test_a_run_writes_its_page_by_itself_and_it_can_be_reloaded_before_the_end(
     monkeypatch.setattr(LivePage, "_draw", look)
     assert fedalign("run", "synthetic", "--rounds", "3", "--out", out, *QUICK) == 0
     assert [live for live, _ in seen] == [True, True, False]
-    assert "The run goes on" in seen[0][1]
+    assert "The run is still in progress" in seen[0][1]
     assert "1 of 3 rounds" in seen[0][1]
     assert "After 3 rounds FedAlign reaches" in seen[-1][1]
-    assert "goes on" not in seen[-1][1]
+    assert "in progress" not in seen[-1][1]
     assert "fedalign report" in capsys.readouterr().out
     assert facts_of(out)["round"] == 3
 
@@ -677,13 +677,13 @@ def test_drawing_changes_nothing_in_a_run(tmp_path: Path) -> None:
         assert (tmp_path / "with" / name).read_bytes() == (tmp_path / "without" / name).read_bytes()
 
 
-def test_report_measures_alone_and_the_joint_model_of_an_old_run(
+def test_report_measures_local_training_and_the_federated_model_of_an_old_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     experiment.run(tiny("fedalign"), tmp_path / "run")  # no facts.json, as before there was a page
-    assert fedalign("report", tmp_path / "run", "--alone", "--figures", "svg") == 0
+    assert fedalign("report", tmp_path / "run", "--local-only", "--figures", "svg") == 0
     text = said((tmp_path / "run" / "report.html").read_text(encoding="utf-8"))
-    assert "never labelled: alone" in text
+    assert "other classes: local" in text
     assert "Confusion" in text
     assert len(list((tmp_path / "run" / "figures").iterdir())) == 8
     assert "report:" in capsys.readouterr().out

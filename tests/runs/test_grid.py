@@ -43,7 +43,7 @@ def test_an_override_reaches_every_method_that_has_the_option_but_not_what_makes
     assert found["centralised"].training.epochs == 1
     for override, words in (
         ("algorithm.mu=0.1", "no method of this comparison has that option to change"),
-        ("algorithm.name=moon", "name methods with --algorithms"),
+        ("algorithm.name=moon", "choose methods with --algorithms"),
     ):
         with pytest.raises(UserError, match=words):
             grid.grid("r8-8", ["fedavg", "fedprox-0.001"], 1, Path("x"), [override])
@@ -126,7 +126,7 @@ def test_nothing_is_trained_that_could_not_be_compared(tmp_path: Path, capsys: p
     assert "a comparison needs test rows; set dataset.test" in capsys.readouterr().err
     preset = own_files(tmp_path, validation=0.0)
     assert fedalign("compare", preset, "--out", out, "--set", "training.label_lr=0.01") == 2
-    assert "set dataset.validation, or make the two rates the same" in " ".join(capsys.readouterr().err.split())
+    assert "set dataset.validation, or make the two rates equal" in " ".join(capsys.readouterr().err.split())
     assert not list(out.rglob("config.toml"))
 
 
@@ -136,7 +136,9 @@ def test_methods_for_one_class_a_row_are_left_out_where_rows_have_several(
     preset = script(tmp_path, "multi.toml", to_toml(tiny("fedalign", "multi", rounds=1)))
     out = tmp_path / "all"
     assert fedalign("compare", preset, "--algorithms", "fedavg-complement,fedavg", "--out", out) == 0
-    assert "left out, for it needs one class a row: FedAvg + complement" in " ".join(capsys.readouterr().err.split())
+    assert "left out, because it needs exactly one class per row: FedAvg + complement" in " ".join(
+        capsys.readouterr().err.split()
+    )
     assert [path.parent.parent.name for path in out.rglob("config.toml")] == ["fedavg"]
     assert fedalign("compare", preset, "--algorithms", "fedalign-plus", "--out", out) == 2
     assert fedalign("run", preset, "--set", "algorithm.complement=true", "--out", tmp_path / "one") == 2
@@ -231,8 +233,8 @@ def test_an_own_algorithm_file_can_be_compared(preset: str, tmp_path: Path) -> N
     [
         (["r8-8", "--algorithms", "fedalgin"], "unknown method 'fedalgin'; did you mean fedalign?"),
         (["nothing"], "unknown preset 'nothing'"),
-        (["r8-8", "--algorithms", ""], "no method was named; choose from all, centralised, fedalign"),
-        (["r8-8", "--algorithms", " , "], "no method was named"),
+        (["r8-8", "--algorithms", ""], "no method is given; choose from all, centralised, fedalign"),
+        (["r8-8", "--algorithms", " , "], "no method is given"),
         (["r8-8", "--set", "rounds=x"], "rounds: input should be a valid integer"),
     ],
 )

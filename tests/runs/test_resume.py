@@ -14,8 +14,9 @@ import torch
 
 from fedalign.config import Config, to_toml
 from fedalign.errors import UserError
+from fedalign.inference import storage
 from fedalign.learning import client_state
-from fedalign.runs import experiment, folder
+from fedalign.runs import checkpoint, experiment, folder
 from fedalign.runs.folder import RunFolder
 from fedalign.system import files
 from fedalign.types import Server
@@ -90,7 +91,7 @@ def test_a_crash_at_any_write_is_harmless(algorithm: str, tmp_path: Path, monkey
             raise Crash
         return real(path, content)
 
-    for module in (client_state, folder):
+    for module in (client_state, checkpoint, folder, storage):
         monkeypatch.setattr(module, "write_atomically", writes)
     fail_at = 0
     experiment.run(config, tmp_path / "counted")
@@ -171,10 +172,40 @@ def test_a_state_from_before_states_had_a_digest_is_read(tmp_path: Path) -> None
     assert loaded(folder) == (3, 3.0, 0)
 
 
+@pytest.mark.parametrize("with_digest", [True, False])
+@pytest.mark.parametrize("name", ["state.json", "state.previous.json"])
+def test_a_state_of_an_unknown_format_is_refused_and_not_taken_for_damage(
+    tmp_path: Path, name: str, with_digest: bool
+) -> None:
+    """Even if the other state is intact: an older one must not be resumed in its place."""
+    folder = three_rounds(tmp_path)
+    (folder.checkpoints / "state.json").write_text("damaged" if name != "state.json" else "{}")
+    newer = {"format": 2, "round": 3, "somewhere": "else"}
+    digest = {"sha256": checkpoint._digest(newer)} if with_digest else {}
+    (folder.checkpoints / name).write_text(json.dumps(newer | digest))
+    before = sorted(path.name for path in folder.checkpoints.iterdir())
+    message = rf"{name} has format 2, this fedalign reads 1; install the version that wrote it"
+    for ask in (lambda: loaded(folder), folder.newest, lambda: folder.fingerprint):
+        with pytest.raises(UserError, match=message):
+            ask()
+    assert sorted(path.name for path in folder.checkpoints.iterdir()) == before
+
+
+def test_a_result_of_an_unknown_format_is_refused(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    result = tmp_path / "result.json"
+    for text, rounds in (('{"rounds": 4}', 4), ('{"format": 1, "rounds": 5}', 5), ("{", None), ("[]", None)):
+        result.write_text(text)
+        assert folder.result().get("rounds") == rounds
+    result.write_text('{"format": 2, "rounds": 5}')
+    with pytest.raises(UserError, match=r"result.json has format 2, this fedalign reads 1; install the version"):
+        folder.finished_with(settings())
+
+
 def test_a_damaged_state_does_not_take_the_place_of_the_one_before_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The newest state is damaged, and the run that goes on from the one before it dies as it commits its round."""
+    """The newest state is damaged, and the run that resumes from the one before it dies as it commits its round."""
     folder = three_rounds(tmp_path)
     state = folder.checkpoints / "state.json"
     state.write_bytes(state.read_bytes()[:-9])
@@ -185,7 +216,7 @@ def test_a_damaged_state_does_not_take_the_place_of_the_one_before_it(
             raise Crash
         return real(path, content)
 
-    monkeypatch.setattr("fedalign.runs.folder.write_atomically", dies)
+    monkeypatch.setattr("fedalign.runs.checkpoint.write_atomically", dies)
     with pytest.raises(Crash):
         folder.commit(3, weighing(3), client_state.ClientStates(folder.checkpoints, 1), "f" * 64)
     monkeypatch.undo()
@@ -225,7 +256,7 @@ def _stop_after(config: Config, out: Path, rounds: int) -> None:
 
 
 def test_resuming_with_another_configuration_or_other_data_is_refused(undisturbed: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"begun with another configuration \(seed\)"):
+    with pytest.raises(UserError, match=r"started with another configuration \(seed\)"):
         experiment.run(settings().model_copy(update={"seed": 99}), undisturbed, resume=True)
     out = tmp_path / "run"
     _stop_after(settings(), out, rounds=1)
@@ -233,7 +264,7 @@ def test_resuming_with_another_configuration_or_other_data_is_refused(undisturbe
     changed = json.loads(state.read_text())
     del changed["sha256"]
     state.write_text(json.dumps({**changed, "fingerprint": "0" * 64}))
-    with pytest.raises(UserError, match="have changed since it was begun"):
+    with pytest.raises(UserError, match="have changed since it started"):
         experiment.run(settings(), out, resume=True)
 
 

@@ -86,5 +86,5 @@ def test_a_tracker_that_fails_is_said_once_and_the_run_goes_on(
     assert fedalign("run", "synthetic", "--rounds", "2", "--track", "tensorboard", "--out", out, *QUICK) == 0
     shown = capsys.readouterr()
     told = " ".join((shown.err + shown.out).split())
-    assert told.count("tracking with tensorboard stopped (OSError: no space left); the run goes on") == 1
+    assert told.count("tracking with tensorboard stopped (OSError: no space left); the run continues") == 1
     assert (out / "result.json").is_file()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from fedalign.learning import pseudo_labels
+from fedalign.learning import pseudo_labels, scoring
 from fedalign.learning.algorithm import Algorithm
 from fedalign.learning.model import DualEncoder, Head, probabilities
 from fedalign.types import Examples, Server, Task, Visit
@@ -23,6 +23,7 @@ class FedAlign(Algorithm):
     annotate become pseudo labels of those classes. With alignment, semantics, alternation and average_over_owners off,
     this is FedAvg."""
 
+    one_way: ClassVar[tuple[str, ...]] = ("class_f1",)
     average_over_owners: bool = True
     alignment: bool = True
     semantics: Literal["names", "random", "none"] = "names"  # none: a linear head, pseudo labels by its confidence
@@ -56,16 +57,15 @@ class FedAlign(Algorithm):
             y, known = pseudo_labels.pseudo_labels_multi(*view, near, far, clamp, trusted)
         aligned = replace(data, y=y, known=known)
         weight = self.pseudo_weight
-        return aligned if weight is None else pseudo_labels.two_terms(data, aligned, weight, single)
+        return aligned if weight is None else pseudo_labels.two_terms(data, aligned, weight)
 
     def nearness(self, model: DualEncoder, data: Examples) -> Tensor:
         """(n, C) how near each row is to each class, by the model as received."""
-        with torch.no_grad():
-            z = model.encode(data.x)
-            if self.semantics == "none":
-                return probabilities(model.label_encoder(z), model.task)
-            usual: pseudo_labels.Similarity = "cosine" if model.task == "single" else "dot"
-            return pseudo_labels.similarity(z, model.anchors(), usual if self.similarity == "auto" else self.similarity)
+        z = scoring.encode(model, data.x)
+        if self.semantics == "none":
+            return probabilities(model.label_encoder(z).detach(), model.task)
+        usual: pseudo_labels.Similarity = "cosine" if model.task == "single" else "dot"
+        return pseudo_labels.similarity(z, model.anchors(), usual if self.similarity == "auto" else self.similarity)
 
     def phases(self, model: DualEncoder) -> list[list[nn.Parameter]]:
         if not self.alternating:

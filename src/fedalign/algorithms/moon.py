@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedalign.learning.algorithm import Algorithm
+from fedalign.learning.scoring import encode
 from fedalign.types import Arrays, Examples, Visit
 
 
@@ -27,16 +28,15 @@ class Moon(Algorithm):
     tau: Annotated[float, Field(gt=0)] = 0.5
 
     def contrasts(self, visit: Visit) -> bool:
-        return self.mu > 0 and bool(visit.memory)
+        return self.mu > 0 and bool(visit.state)
 
     def prepare(self, visit: Visit) -> Examples:
         data = visit.data
         if not self.contrasts(visit):
             return data
         previous = visit.start.clone()
-        previous.load({**visit.start.arrays(), **visit.memory})
-        with torch.no_grad():
-            seen = {"global": visit.start.encode(data.x), "previous": previous.encode(data.x)}
+        previous.load({**visit.start.arrays(), **visit.state})
+        seen = {"global": encode(visit.start, data.x), "previous": encode(previous, data.x)}
         return replace(data, extra={**data.extra, **seen})
 
     def rows_with_loss(self, visit: Visit) -> Tensor:

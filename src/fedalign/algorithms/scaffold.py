@@ -68,7 +68,7 @@ def rates(visit: Visit) -> Iterator[tuple[str, nn.Parameter, float]]:
 
 def own(visit: Visit, name: str) -> Tensor:
     """The client's variate, zero before its first visit."""
-    return visit.memory.get(OWN + name, torch.zeros_like(visit.received[SUM + name]))
+    return visit.state.get(OWN + name, torch.zeros_like(visit.received[SUM + name]))
 
 
 def mean(visit: Visit, name: str) -> Tensor:

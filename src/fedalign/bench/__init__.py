@@ -1,4 +1,4 @@
-"""How fast is it here? Measurements of this package beside an ordinary implementation of the same model.
+"""How fast is it? Measurements of this package and of an ordinary implementation of the same model.
 
 Imports `learning`, `encoders`, `engines` and `runs`.
 """

@@ -1,4 +1,4 @@
-"""Measures one side in a process of its own, so that neither threads nor memory of the other disturb it."""
+"""Measures each implementation in its own process, so that threads and memory of the other do not disturb it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PHASES = ("train", "align", "evaluate", "validate", "aggregate", "round")
 
 
 def start(side: Side, config: Config, client: int, repeats: int) -> dict[str, Any]:
-    """Runs a side in its own process and returns what it measured."""
+    """Measures an implementation in a new process and returns the numbers."""
     asked = {"side": side, "config": configs.to_toml(config), "client": client, "repeats": repeats}
     done = subprocess.run([sys.executable, "-m", __name__, json.dumps(asked)], stdout=subprocess.PIPE, text=True)
     if done.returncode:
@@ -40,7 +40,7 @@ def start(side: Side, config: Config, client: int, repeats: int) -> dict[str, An
 
 
 def matmul_rate(threads: int, size: int = 1024, seconds: float = 1.0) -> float:
-    """Floating-point operations a second of float32 matrix products, the machine's own measure."""
+    """Floating-point operations per second of float32 matrix products on this machine."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     a, b = torch.randn(size, size), torch.randn(size, size)
@@ -59,7 +59,7 @@ def matmul_rate(threads: int, size: int = 1024, seconds: float = 1.0) -> float:
 
 
 def forward_flops(lengths: Tensor, plan: Plan) -> float:
-    """Multiplications and additions of the encoder's matrix products, on real steps only."""
+    """Multiplications and additions of the encoder's matrix products, without padding."""
     o = plan.config.encoder.options
     d, hidden, layers = o["dim"], o["feedforward"], o["layers"]
     shape = plan.federation.inputs.shape
@@ -74,8 +74,8 @@ def lengths_of(data: Examples) -> Tensor:
     return data.x.lengths
 
 
-def watched(work: Callable[[], object], repeats: int) -> dict[str, float]:
-    """Median seconds of several goes and the highest memory while they ran."""
+def measured(work: Callable[[], object], repeats: int) -> dict[str, float]:
+    """Median seconds of several repetitions and their peak memory."""
     _reset_peak()
     times = []
     for _ in range(repeats):
@@ -100,40 +100,40 @@ def _peak() -> float:
 
 
 class Clock(TrainingCallback):
-    """Notes when alignment ends and training begins."""
+    """Records when alignment ends and training starts."""
 
     def __init__(self) -> None:
         self.prepared_at = 0.0
 
-    def prepared(self, data: Examples) -> None:
+    def on_data(self, data: Examples) -> None:
         self.data = data
         self.prepared_at = time.perf_counter()
 
 
 def packed(plan: Plan, client: int, repeats: int) -> dict[str, Any]:
-    """Ours: one thread for one client, all of them for a round."""
+    """fedalign: one thread for one client, all threads for a round."""
     config, party = plan.config, plan.federation.parties[client]
     once = config.training.model_copy(update={"epochs": 1})
-    server, bench = plan.start(), ModelPair(plan.model)
+    server, models = plan.start(), ModelPair(plan.model)
     torch.set_num_threads(1)
-    goes, clock = [], Clock()
+    times, clock = [], Clock()
     _reset_peak()
     for number in range(repeats + 1):  # the first warms the caches
         began = time.perf_counter()
-        train_client(plan.algorithm, bench, server, party.train, {}, once, (1, number, client), clock)
-        goes.append((clock.prepared_at - began, time.perf_counter() - clock.prepared_at))
+        train_client(plan.algorithm, models, server, party.train, {}, once, (1, number, client), clock)
+        times.append((clock.prepared_at - began, time.perf_counter() - clock.prepared_at))
     memory = _peak()
-    needed = lengths_of(party.train)[plan.algorithm.rows_with_loss(_visit_of(plan, bench, clock.data))]
+    needed = lengths_of(party.train)[plan.algorithm.rows_with_loss(_visit_of(plan, models, clock.data))]
     passes = 3 * len(plan.algorithm.phases(plan.model)[:1]) + (len(plan.algorithm.phases(plan.model)) - 1)
     found: dict[str, Any] = {
         "align": {
-            "seconds": statistics.median(a for a, _ in goes[1:]),
+            "seconds": statistics.median(a for a, _ in times[1:]),
             "peak_mb": memory,
             "flops": forward_flops(lengths_of(party.train), plan),
             "steps": int(lengths_of(party.train).sum()),
         },
         "train": {
-            "seconds": statistics.median(t for _, t in goes[1:]),
+            "seconds": statistics.median(t for _, t in times[1:]),
             "peak_mb": memory,
             "flops": passes * forward_flops(needed, plan),
             "steps": int(needed.sum()),
@@ -144,42 +144,42 @@ def packed(plan: Plan, client: int, repeats: int) -> dict[str, Any]:
     assert test is not None
     with Local().open(plan) as engine:
         workers = engine.pool._max_workers
-        found["evaluate"] = watched(lambda: engine.score(server.weights), repeats + 1)
+        found["evaluate"] = measured(lambda: engine.score(server.weights), repeats + 1)
         found["evaluate"] |= {"flops": forward_flops(lengths_of(test), plan), "steps": int(lengths_of(test).sum())}
         if plan.federation.parties[0].validation is not None:
-            found["validate"] = watched(lambda: engine.validate(server.weights), repeats)
+            found["validate"] = measured(lambda: engine.validate(server.weights), repeats)
         updates = [reply.update for reply in engine.train(server, 1, chosen) if reply.update is not None]
-        found["aggregate"] = watched(lambda: plan.algorithm.aggregate(server, updates), repeats)
+        found["aggregate"] = measured(lambda: plan.algorithm.aggregate(server, updates), repeats)
 
         def one_round() -> None:
             replies = engine.train(server, 1, chosen)
             moved = plan.algorithm.aggregate(server, [r.update for r in replies if r.update is not None])
             engine.score(moved.weights)
 
-        found["round"] = watched(one_round, max(1, repeats // 2))
+        found["round"] = measured(one_round, max(1, repeats // 2))
     return {"phases": found, "workers": workers}
 
 
-def _visit_of(plan: Plan, bench: ModelPair, data: Examples) -> Any:
+def _visit_of(plan: Plan, models: ModelPair, data: Examples) -> Any:
     from fedalign.randomness import KeyedRandom
     from fedalign.types import Visit
 
-    return Visit(bench.model, bench.start, data, plan.config.training, {}, {}, KeyedRandom(0))
+    return Visit(models.model, models.start, data, plan.config.training, {}, {}, KeyedRandom(0))
 
 
 def baseline(plan: Plan, client: int, repeats: int) -> dict[str, Any]:
-    """The padded side, with torch's own choice of threads. Its round is put together from its phases."""
+    """The padded baseline, with torch's default number of threads. A round is the sum of its phases."""
     config, party, test = plan.config, plan.federation.parties[client], plan.federation.test
     model, size = padded.Padded(plan.model), config.training.batch_size
     assert test is not None
     found = {
-        "train": watched(lambda: padded.train_epoch(model, party.train, size, config.training.lr), repeats),
-        "align": watched(lambda: padded.align(model, party.train, size), repeats),
-        "evaluate": watched(lambda: padded.evaluate(model, test, size), repeats),
+        "train": measured(lambda: padded.train_epoch(model, party.train, size, config.training.lr), repeats),
+        "align": measured(lambda: padded.align(model, party.train, size), repeats),
+        "evaluate": measured(lambda: padded.evaluate(model, test, size), repeats),
     }
     held = [p.validation for p in plan.federation.parties if p.validation is not None]
     if held:
-        found["validate"] = watched(lambda: [padded.evaluate(model, part, size) for part in held], repeats)
+        found["validate"] = measured(lambda: [padded.evaluate(model, part, size) for part in held], repeats)
     seconds = {name: phase["seconds"] for name, phase in found.items()}
     visits = min(config.clients_per_round, len(plan.federation.parties))
     one = config.training.epochs * seconds["train"] + seconds["align"] + seconds.get("validate", 0.0)
@@ -188,7 +188,7 @@ def baseline(plan: Plan, client: int, repeats: int) -> dict[str, Any]:
     return {"phases": found, "workers": torch.get_num_threads()}
 
 
-def in_the_middle(plan: Plan) -> int:
+def median_client(plan: Plan) -> int:
     """The client whose labelled rows have the median number of steps."""
     parts = [party.train for party in plan.federation.parties]
     work = [int(lengths_of(part)[losses.rows_with_loss(part, plan.federation.task)].sum()) for part in parts]
@@ -204,7 +204,7 @@ def main() -> None:
     rate = matmul_rate(cores)
     one = matmul_rate(1)
     side = packed if asked["side"] == "packed" else baseline
-    client = asked["client"] if asked["client"] >= 0 else in_the_middle(plan)
+    client = asked["client"] if asked["client"] >= 0 else median_client(plan)
     found = side(plan, client, asked["repeats"])
     found |= {"client": client, "matmul": rate, "matmul_one_thread": one, "cores": cores}
     sys.stdout.write(json.dumps(found) + "\n")

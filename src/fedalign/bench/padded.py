@@ -1,7 +1,7 @@
-"""The baseline: model and training as one would ordinarily write them.
+"""The baseline: model and training as they are usually written.
 
-Zero padding, nn.TransformerEncoder with masks, a DataLoader with workers, every row run whether it has a label or not,
-and a validation for each client. The mathematics is that of `fedalign.encoders.transformer`; tests compare loss and
+Zero padding, nn.TransformerEncoder with masks, a DataLoader with workers, a forward pass for every row with or without
+a label, and a validation per client. The mathematics is that of `fedalign.encoders.transformer`; tests compare loss and
 gradients, `fedalign bench` compares seconds.
 """
 

@@ -1,4 +1,4 @@
-"""fedalign bench: how fast training is here, beside an ordinary padded implementation."""
+"""fedalign bench: the speed of training on this machine, compared with an ordinary padded implementation."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ ORDER = 20
 
 def command(
     preset: Annotated[str, typer.Argument(metavar="PRESET|FILE.toml")] = "r8-8",
-    client: Annotated[int, typer.Option(min=-1, help="Whose epoch to measure; -1: the client in the middle.")] = -1,
-    repeats: Annotated[int, typer.Option(min=1, help="Goes of which the median is taken.")] = 3,
+    client: Annotated[
+        int, typer.Option(min=-1, help="The client whose epoch is measured; -1: the one with median size.")
+    ] = -1,
+    repeats: Annotated[int, typer.Option(min=1, help="Repetitions, of which the median is taken.")] = 3,
     baseline: Annotated[bool, typer.Option(help="Measure the padded baseline too (minutes).")] = True,
     settings: Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override one setting.")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Also write everything as JSON.")] = None,
 ) -> None:
-    """Measure seconds, operations and memory of each phase on this machine."""
+    """Measure time, operations and memory of each phase on this machine."""
     import json
 
     from fedalign import config as configs
@@ -29,10 +31,10 @@ def command(
     from fedalign.system.files import write_atomically
 
     config = configs.load(preset, settings or [])
-    screen.print(f"measuring ours on {escape(preset)} ...")
+    screen.print(f"measuring fedalign on {escape(preset)} ...")
     found: dict[str, Any] = {"preset": preset, "packed": measure.start("packed", config, client, repeats)}
     if baseline:
-        screen.print("measuring the padded baseline (this is the slow part) ...")
+        screen.print("measuring the padded baseline, which takes longer ...")
         found["padded"] = measure.start("padded", config, found["packed"]["client"], max(1, repeats // 2))
     print_table(found)
     if json_file is not None:
@@ -48,7 +50,7 @@ def print_table(found: dict[str, Any]) -> None:
 
     ours, theirs = found["packed"], found.get("padded")
     shown = Table(
-        title=f"{escape(found['preset'])}: an epoch of client {ours['client']}, and a whole round", title_justify="left"
+        title=f"{escape(found['preset'])}: one epoch of client {ours['client']}, and one round", title_justify="left"
     )
     for column in ("phase", "seconds", "padded", "ratio", "steps/s", "GFLOP/s", "matmul", "MB"):
         shown.add_column(column, justify="left" if column == "phase" else "right", no_wrap=True)
@@ -57,8 +59,8 @@ def print_table(found: dict[str, Any]) -> None:
         if mine is None:
             continue
         other = theirs["phases"].get(phase) if theirs else None
-        alone = phase in ("train", "align")  # one client is one thread's work
-        peak = ours["matmul_one_thread"] if alone else ours["matmul"]
+        one_thread = phase in ("train", "align")  # a client runs on one thread
+        peak = ours["matmul_one_thread"] if one_thread else ours["matmul"]
         flops = mine.get("flops")
         shown.add_row(
             phase,
@@ -72,7 +74,7 @@ def print_table(found: dict[str, Any]) -> None:
         )
     output.print(shown)
     output.print(
-        f"float32 matmul here: {ours['matmul'] / 1e9:.0f} GFLOP/s on {ours['cores']} cores, "
+        f"float32 matmul on this machine: {ours['matmul'] / 1e9:.0f} GFLOP/s on {ours['cores']} cores, "
         f"{ours['matmul_one_thread'] / 1e9:.0f} on one; train and align run on one core, the rest on all. "
-        "Operations are counted as the plain computation needs them, so a saved product gives more than 100 %."
+        "Operations are those of the plain computation, so a product that is saved gives more than 100 %."
     )

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
-from fedalign.errors import UserError
+from fedalign.cli._check_tables import print_classes, print_parties
+from fedalign.errors import UserError, printable
 from fedalign.runs.display import note, output, screen, suggest
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ def command(
 ) -> None:
     """Show who annotates what, and report problems in the files; nothing is trained."""
     from fedalign.ingest import validate
+    from fedalign.labels.choose import choose_source
 
     if what_leaves or config is not None:
         show_what_leaves(path, config, party, as_json)
@@ -53,8 +55,9 @@ def command(
         what = "exists already" if write_aliases.exists() else "must end in .toml"
         raise UserError(f"{write_aliases} {what}; give another name to --write-aliases")
     try:
-        files, encoder, how = files_of(path, hints)
+        files, encoder, source, how = files_of(path, hints)
         found = validate.look(files, encoder)
+        chosen = choose_source(found.names, source)  # of class vectors
     except UserError as error:
         if not as_json:
             raise
@@ -63,18 +66,20 @@ def command(
     if write_aliases is not None:
         write(write_aliases, validate.proposed_aliases(found))
     if as_json:
-        print_json(found.table(), ok=found.trainable)
+        print_json(found.table() | {"label_source": chosen.source}, ok=found.trainable)
     else:
+        note(str(chosen))
         print_survey(found, how)
         suggest(next_command(path, found, hints))
     if not found.trainable:
         raise typer.Exit(2)
 
 
-def files_of(path: Path, hints: dict[str, str]) -> tuple[Files, Any, str]:
-    """The data set that a TOML, a folder or a file describes, the TOML's encoder, and where the settings come from."""
+def files_of(path: Path, hints: dict[str, str]) -> tuple[Files, Any, Any, str]:
+    """Returns the data set of a path, the TOML's encoder, the label source, and where the settings come from."""
     from fedalign import config, registry
     from fedalign.ingest.detect import detect
+    from fedalign.labels.settings import Labels
 
     own = path / config.OWN
     toml = own if own.is_file() and not any(hints.values()) else path
@@ -86,13 +91,13 @@ def files_of(path: Path, hints: dict[str, str]) -> tuple[Files, Any, str]:
             raise UserError(f"{toml} reads the data set {settings.dataset.name}; check is for your own files")
         files = registry.build("datasets", "files", settings.dataset.options)
         encoder = registry.build("encoders", settings.encoder.name, settings.encoder.options)
-        return files, encoder, f"settings: {toml}"
+        return files, encoder, settings.labels, f"settings: {toml}"
     detected = detect(path, hints)
     columns = {key: value for key, value in detected.options.items() if key not in ("path", "test_file", "aliases")}
     found = ", ".join(
         f"{key} = {value if isinstance(value, str) else ', '.join(value)}" for key, value in columns.items()
     )
-    return registry.build("datasets", "files", detected.options), None, f"guessed: {found}"
+    return registry.build("datasets", "files", detected.options), None, Labels(source="auto"), f"guessed: {found}"
 
 
 def show_what_leaves(path: Path, given: Path | None, party: str, as_json: bool) -> None:
@@ -121,25 +126,23 @@ def show_what_leaves(path: Path, given: Path | None, party: str, as_json: bool) 
 def print_leaving(found: Preview, path: Path) -> None:
     from fedalign.flower.preview import CAVEATS, NEVER
 
-    offer, update = found.offer, found.update
-    output.print(f"[bold]What leaves this machine when {escape(shown(path.name))} takes part[/]", soft_wrap=True)
+    offer = found.offer
+    output.print(f"[bold]What leaves this machine when {escape(printable(path.name))} takes part[/]", soft_wrap=True)
     output.print("\n[bold]Once, before the first round[/]")
-    output.print(f"  the party's name, by default that of its file: {escape(shown(offer.party))}", soft_wrap=True)
+    output.print(f"  the party's name, by default that of its file: {escape(printable(offer.party))}", soft_wrap=True)
     output.print(
-        f"  the names of the classes it annotates: {escape(', '.join(map(shown, offer.classes)))}", soft_wrap=True
+        f"  the names of the classes it annotates: {escape(', '.join(map(printable, offer.classes)))}", soft_wrap=True
     )
     output.print(f"  what a row is ({offer.kind}) and whether it has one class or several ({offer.task})")
     for sentence in offer.input.describe_offer(offer):
         output.print(f"  {escape(sentence)}")
-    output.print(f"\n[bold]In each round it takes part in: {found.bytes_of_update:,} bytes of weights[/]")
-    for group, arrays in found.arrays.items():
-        for name, value in arrays.items():
-            shape = " x ".join(map(str, value.shape)) or "1"
-            label = name if group == "weights" else f"{name} ({group})"
-            output.print(f"  {escape(label)}: {shape}", soft_wrap=True)
-    output.print(
-        f"  the number of its training rows with a class ({update.num_examples:,}), and a yes or no for each class"
-    )
+    for when, spec in found.replies.items():
+        output.print(f"\n[bold]{when.capitalize()}: {spec.size:,} bytes[/]")
+        for group, arrays in (("", spec.weights), (" (extra)", spec.extra)):
+            for name, value in arrays.items():
+                shape = " x ".join(map(str, value.shape)) or "1"
+                output.print(f"  {escape(name + group)}: {shape}", soft_wrap=True)
+        output.print(f"  the number of its labelled training rows ({found.num_examples:,}), and its classes")
     output.print(f"  each class of another party adds one row to the arrays with {found.classes} rows")
     when = "After each round, and at the end" if found.every_round_counts else "When the server asks for scores"
     output.print(f"\n[bold]{when}[/]")
@@ -191,6 +194,7 @@ def print_json(data: dict[str, Any], ok: bool) -> None:
 
 
 def print_survey(found: ValidationReport, how: str) -> None:
+    """Prints everything that was found; `how` says where the settings come from."""
     rows = sum(party.rows for party in found.parties)
     shape = "one class per row" if found.task == "single" else "any number of classes per row"
     output.print(
@@ -204,7 +208,7 @@ def print_survey(found: ValidationReport, how: str) -> None:
     if found.names:
         print_classes(found)
     for pair in found.near[:20]:
-        names = f"'{escape(shown(pair.first))}' and '{escape(shown(pair.second))}'"
+        names = f"'{escape(printable(pair.first))}' and '{escape(printable(pair.second))}'"
         output.print(f"[yellow]similar:[/] {names} ({pair.reason})", soft_wrap=True)
     if found.near:
         more = f"{len(found.near) - 20} more pairs; " if len(found.near) > 20 else ""
@@ -218,80 +222,3 @@ def print_survey(found: ValidationReport, how: str) -> None:
     for finding in errors:
         screen.print(f"[bold red]error:[/] {escape(finding.message)}")
     output.print("ready to train" if found.trainable else f"{len(errors)} errors: training would stop", style="bold")
-
-
-def print_parties(found: ValidationReport) -> None:
-    from rich.table import Table
-
-    table = Table(box=None, padding=(0, 1), pad_edge=False)
-    table.add_column("party", overflow="fold", max_width=20)
-    table.add_column("file", overflow="fold", max_width=26)
-    for column in ("rows", "empty", "unlabelled", "annotates"):
-        table.add_column(column, justify="right", no_wrap=True)
-    for party in found.parties:
-        owned = f"{len(party.classes)} of {len(found.names)}"
-        cells = [f"{count:,}" for count in (party.rows, party.empty, party.unlabelled)]
-        table.add_row(escape(shown(party.name)), escape(shown(party.file)), *cells, owned)
-    output.print(table)
-
-
-def print_classes(found: ValidationReport) -> None:
-    """Prints who annotates what: one column per party if that fits on the screen, else a list of parties per class."""
-    names = [shown(party.name) for party in found.parties]
-    cells = [
-        [short(found.counts[m, c]) if found.owned[m, c] else "-" for m in range(len(names))]
-        for c in range(len(found.names))
-    ]
-    widths = [max(len(name), *(len(row[m]) for row in cells)) + 2 for m, name in enumerate(names)]
-    first = min(max(len(shown(name)) for name in found.names), 30)
-    if first + sum(widths) <= output.width:
-        print_matrix(found, names, cells, first)
-    else:
-        print_owners(found, names)
-
-
-def print_matrix(found: ValidationReport, names: list[str], cells: list[list[str]], first: int) -> None:
-    from rich.table import Table
-
-    table = Table(box=None, padding=(0, 1), pad_edge=False, title="yes / no / not looked at", title_justify="left")
-    table.add_column("class", overflow="fold", width=first)
-    for name in names:
-        table.add_column(escape(name), justify="right", no_wrap=True)
-    for name, row in zip(found.names, cells, strict=True):
-        table.add_row(escape(shown(name)), *row)
-    output.print(table)
-
-
-def print_owners(found: ValidationReport, names: list[str]) -> None:
-    from rich.table import Table
-
-    table = Table(
-        box=None, padding=(0, 1), pad_edge=False, title="rows of the parties that annotate it", title_justify="left"
-    )
-    table.add_column("class", overflow="fold", max_width=28)
-    for column in ("yes", "no", "not looked at"):
-        table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("annotated by", overflow="fold")
-    for c, name in enumerate(found.names):
-        owners = [names[m] for m in range(len(names)) if found.owned[m, c]]
-        who = ", ".join(owners[:3]) + (f" and {len(owners) - 3} more" if len(owners) > 3 else "")
-        counts = [f"{count:,}" for count in found.counts[:, c].sum(0).tolist()]
-        table.add_row(escape(shown(name)), *counts, escape(who))
-    output.print(table)
-
-
-def shown(text: str, limit: int = 40) -> str:
-    from fedalign.ingest.formats import printable
-
-    return printable(text, limit)
-
-
-def short(counts: Any) -> str:
-    """`120/380/-`, thousands as 1.2k."""
-    return "/".join(_short(int(count)) for count in counts)
-
-
-def _short(count: int) -> str:
-    if count < 10_000:
-        return str(count)
-    return f"{count / 1000:.0f}k" if count < 1_000_000 else f"{count / 1e6:.1f}M"

@@ -1,4 +1,4 @@
-"""fedalign compare: several methods on one preset, over several seeds, in one table."""
+"""fedalign compare: several methods on one preset, with several seeds, in one table."""
 
 from __future__ import annotations
 
@@ -27,21 +27,25 @@ def command(
     preset: Annotated[str, typer.Argument(metavar="PRESET|FILE.toml|FOLDER", help="The setting to compare on.")],
     algorithms: Annotated[
         str,
-        typer.Option(help="Methods or groups, with commas: table2, table3, all, fedavg, fedprox-0.001, ./mine.py ..."),
+        typer.Option(
+            help="Methods or groups, separated by commas: table2, table3, all, fedavg, fedprox-0.001, ./mine.py ..."
+        ),
     ] = "fedavg,fedalign",
-    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, from the preset's on.")] = 1,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, starting with the preset's.")] = 1,
     rounds: Annotated[int | None, typer.Option(help="Number of rounds.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of all runs; default runs/compare_PRESET.")] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="A.B=C", help="Override one setting of every run, but not what makes a row."),
+        typer.Option(
+            "--set", metavar="A.B=C", help="Override one setting of every run, except those that define a method."
+        ),
     ] = None,
-    report: Annotated[bool, typer.Option(help="Write report.html, now and then while the runs go on.")] = True,
+    report: Annotated[bool, typer.Option(help="Write report.html and update it during the runs.")] = True,
     dry: Annotated[
-        bool, typer.Option("--show", help="Only show the table of what is finished; nothing is written.")
+        bool, typer.Option("--show", help="Only show the table of finished runs; nothing is written.")
     ] = False,
 ) -> None:
-    """Compare methods; run the same command again to go on after a stop."""
+    """Compare methods; run the same command again to resume it."""
     from fedalign.report.live import LivePage
     from fedalign.runs import grid
 
@@ -49,9 +53,9 @@ def command(
     names = grid.methods_named([word.strip() for word in algorithms.split(",") if word.strip()])
     cells, unfit = grid.fitting(grid.grid(preset, names, seeds, out, settings or [], rounds))
     if unfit:
-        note(f"left out, for it needs one class a row: {', '.join(unfit)}")
+        note(f"left out, because it needs exactly one class per row: {', '.join(unfit)}")
     if not cells:
-        raise UserError("no method of this comparison fits multi-label data; choose others with --algorithms")
+        raise UserError("no method of this comparison supports multi-label data; choose others with --algorithms")
     if dry:
         show(cells, preset, out)
         return
@@ -66,7 +70,7 @@ def command(
             for cell in grid.play(cells, callbacks):
                 display.finished(cell)
     except KeyboardInterrupt:
-        screen.print("stopped; run the same command again to go on")
+        screen.print("stopped; run the same command again to resume")
         os._exit(130)
     rows = grid.table(cells)
     print_table(rows, preset)
@@ -78,7 +82,7 @@ def command(
 
 
 def show(cells: Sequence[Cell], preset: str, out: Path) -> None:
-    """The table of what is finished as asked for; nothing is written."""
+    """Prints the table of the runs that are finished with these settings; nothing is written."""
     from fedalign.runs import grid
 
     done, left = grid.finished(cells)
@@ -92,7 +96,7 @@ def show(cells: Sequence[Cell], preset: str, out: Path) -> None:
 
 
 def print_table(rows: Sequence[Row], preset: str) -> None:
-    """The paper's layout: a method a line, mean and spread, the best in bold."""
+    """Prints the table as in the paper: one line per method, mean and spread, the best in bold."""
     from rich.table import Table
 
     shown = Table(title=f"{escape(preset)}: last round, percent", title_justify="left", padding=(0, 1))
@@ -114,11 +118,11 @@ def print_table(rows: Sequence[Row], preset: str) -> None:
     counts = sorted({len(row.seeds) for row in rows})
     if counts:
         seeds = "one seed" if counts == [1] else f"{' to '.join(map(str, {counts[0], counts[-1]}))} seeds"
-        output.print(f"{seeds}; MB sent: both ways, a client and round; MB kept: a client's memory between its rounds")
+        output.print(f"{seeds}; MB sent: both ways, per client and round; MB kept: a client's state between its rounds")
 
 
 class GridDisplay:
-    """Progress over the whole grid in rounds, with an estimate."""
+    """Progress of all runs in rounds, with an estimate of the time left."""
 
     def __init__(self, cells: Sequence[Cell]) -> None:
         from rich.progress import (
@@ -173,7 +177,7 @@ class GridDisplay:
                 left = (time.perf_counter() - self.began) / self.trained * (self.total - self.done) / 60
                 screen.print(
                     f"{escape(title)}  round {now.number}/{cell.config.rounds}  F1 {100 * now.scores.f1:.2f}  "
-                    f"{self.done}/{self.total} rounds in all, left {left:.0f} min"
+                    f"{self.done}/{self.total} rounds in total, left {left:.0f} min"
                 )
 
         return RunCallbacks(on_start=start, on_round=after_round, on_warning=note)

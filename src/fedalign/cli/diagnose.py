@@ -1,4 +1,4 @@
-"""fedalign diagnose: did alignment bring the parties nearer to each other?"""
+"""fedalign diagnose: measures whether alignment brought the parties closer to each other."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ ORDER = 9
 
 
 def command(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Runs' folders; several are compared.")],
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer resamplings and no curved classifiers.")] = False,
-    again: Annotated[bool, typer.Option("--again", help="Measure anew what was measured before.")] = False,
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs; several runs are compared.")],
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer resamplings and no nonlinear classifiers.")] = False,
+    recompute: Annotated[
+        bool, typer.Option("--recompute", "--again", help="Measure runs again that have a diagnosis.")
+    ] = False,
 ) -> None:
-    """Measure the quantities of the paper's bound, and how far local models are apart."""
+    """Measure the terms of the paper's bound, and how much local models differ."""
     from fedalign.diagnosis import measure, store, visits
     from fedalign.report import load, page
     from fedalign.report.facts import Rebuilder
@@ -35,8 +37,8 @@ def command(
             raise UserError(f"{folder} cannot be diagnosed: {run.missing[0]}")
         done = run.records[-1]["round"] if run.records else 0
         kept = run.diagnosis.get("format") == measure.FORMAT and run.diagnosis.get("round") == done
-        if kept and not again:
-            note(f"{folder} was diagnosed before; --again measures anew")
+        if kept and not recompute:
+            note(f"{folder} already has a diagnosis; --recompute measures it again")
             results.append((run, run.diagnosis))
             continue
         plan = rebuilder.plan(run.config)
@@ -47,7 +49,7 @@ def command(
         print_diagnosis(run, found)
     if len(results) > 1:
         print_comparison(results)
-    output.print("read with care:")
+    output.print("caveats:")
     for caveat in dict.fromkeys(c for _, found in results for c in found.get("caveats", [])):
         output.print(f"  - {escape(caveat)}")
     for run, _ in results:
@@ -58,11 +60,14 @@ def command(
 
 
 def print_diagnosis(run: StoredRun, found: dict[str, Any]) -> None:
+    """Prints the tables and the verdict of one run."""
     from rich.table import Table
 
     title = f"{run.algorithm} on {run.name}, round {found['round']}"
-    shown = Table(title=f"{escape(title)}: distance to the mixture of all (0 same, 2 apart)", title_justify="left")
-    counts = Table(title="what parties learn from, and how far their class rows move in a visit", title_justify="left")
+    shown = Table(
+        title=f"{escape(title)}: distance to the mixture of all parties (0: same, 2: separable)", title_justify="left"
+    )
+    counts = Table(title="training labels, and drift of class vectors in one visit", title_justify="left")
     for table, columns in (
         (shown, ("party", "labelled", "pseudo", "both", "shuffled")),
         (counts, ("party", "alpha", "N", "N*", "noise", "drift own", "other")),
@@ -81,9 +86,9 @@ def print_diagnosis(run: StoredRun, found: dict[str, Any]) -> None:
             *(_plain(party.get(key)) for key in ("noise", "drift_own", "drift_other")),
         )
     output.print(shown)
-    output.print("±: standard deviation over folds; ?: fewer than 200 rows a side; -: too few to measure")
+    output.print("±: standard deviation over folds; ?: fewer than 200 rows per side; -: too few rows to measure")
     output.print(counts)
-    terms = Table(title="the bound's terms, means over parties", title_justify="left")
+    terms = Table(title="terms of the bound, means over parties", title_justify="left")
     for column in ("", "risk", "divergence", "lambda", "sample term", "N", "sum"):
         terms.add_column(column, justify="right")
     for name in ("before", "after"):
@@ -98,19 +103,19 @@ def print_diagnosis(run: StoredRun, found: dict[str, Any]) -> None:
         output.print(
             f"local models, mean over pairs on {spaces['rows']:,} test rows: cross-model accuracy "
             f"{_plain(means['cross_accuracy'])} (own {_plain(means['own_accuracy'])}), CKA {_plain(means['cka'])}, "
-            f"Procrustes residual {_plain(means['procrustes'])}, same nearest anchor "
+            f"Procrustes residual {_plain(means['procrustes'])}, same nearest class vector "
             f"{_plain(means['anchor_agreement'])}, proxy A-distance {_plain(means['pad'])}"
         )
     output.print(f"[bold]{escape(found['verdict'])}[/]")
 
 
 def print_comparison(results: list[tuple[StoredRun, dict[str, Any]]]) -> None:
-    """Several runs side by side."""
+    """Prints one row per run."""
     from rich.table import Table
 
     shown = Table(title="runs compared", title_justify="left")
     shown.add_column("run", overflow="fold")
-    for column in ("before", "after", "cross acc.", "CKA", "residual", "anchors", "apart"):
+    for column in ("before", "after", "cross acc.", "CKA", "residual", "classes", "PAD"):
         shown.add_column(column, justify="right", no_wrap=True)
     for run, found in results:
         means = (found.get("spaces") or {}).get("means", {})
@@ -121,8 +126,8 @@ def print_comparison(results: list[tuple[StoredRun, dict[str, Any]]]) -> None:
         shown.add_row(escape(f"{place}/{run.folder.name}".strip("/")), *(_plain(cell, 3) for cell in cells))
     output.print(shown)
     output.print(
-        "before, after: distance to the mixture without and with pseudo labels; then of local models, mean over pairs: "
-        "cross-model accuracy, linear CKA, Procrustes residual, same nearest anchor, proxy A-distance"
+        "before, after: distance to the mixture without and with pseudo labels. Local models, mean over pairs: "
+        "cross-model accuracy, linear CKA, Procrustes residual, same nearest class vector, proxy A-distance (PAD)"
     )
 
 

@@ -1,4 +1,4 @@
-"""fedalign export: a folder, with an ONNX file if wanted, that holds all that is needed to predict."""
+"""fedalign export: a folder with everything that prediction needs, and an ONNX file if wanted."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def command(
     to: Annotated[str, typer.Option(help="folder, or onnx to add a model.onnx (extra onnx).")] = "folder",
     out: Annotated[Path | None, typer.Option(help="The new folder; default RUN-export.")] = None,
     trust_code: Annotated[
-        bool, typer.Option("--trust-code", help="Run the program that holds the model's encoder, if it has its own.")
+        bool, typer.Option("--trust-code", help="Allow the model to run its own encoder's code.")
     ] = False,
 ) -> None:
-    """Write model, labels, preparation and a model card into one folder."""
+    """Write the model, its labels and a model card into one folder."""
     if to not in ("folder", "onnx"):
         raise UserError(f"--to must be folder or onnx, not {to!r}")
     from fedalign.inference.export import folder

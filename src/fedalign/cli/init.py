@@ -65,6 +65,7 @@ def command(
         shown = value if isinstance(value, str) else ", ".join(value)
         reason = f"  ({detected.why[key]})" if key in detected.why else ""
         output.print(f"{key} = {escape(shown)}{escape(reason)}", soft_wrap=True)
+    output.print(f"labels.source = auto  ({escape(label_source(detected))})", soft_wrap=True)
     output.print(f"written: {escape(str(out))}", soft_wrap=True)
     suggest(f"fedalign check {shlex.quote(str(out))}")
 
@@ -107,8 +108,13 @@ def written(detected: Detected, path: Path, out: Path) -> str:
         '# party = ["a class", "another"]',
         "",
         "[algorithm]",
-        "# others: fedalign compare FILE.toml --algorithms all",
-        line("name", "fedalign"),
+        "# analytic: a linear model from a few exchanges of sums, in seconds. `fedalign run --deep` also trains an",
+        "# encoder over rounds and keeps the better model. Others: fedalign compare FILE.toml --algorithms all",
+        line("name", "analytic"),
+        "",
+        "[labels]",
+        "# where class vectors start: counts shipped for these names, else an installed sentence model, else at random",
+        line("source", "auto"),
         "",
         "[encoder]",
         *_encoder(detected),
@@ -118,6 +124,21 @@ def written(detected: Detected, path: Path, out: Path) -> str:
         *(line(key, value) for key, value in suggest_settings(detected.kind, detected.rows)["training"].items()),
     ]
     return "\n".join(lines) + "\n"
+
+
+def label_source(detected: Detected) -> str:
+    """Returns a sentence that says where class vectors start for the label names in these files."""
+    from fedalign import registry
+    from fedalign.labels.choose import choose_source
+    from fedalign.labels.names import reconcile
+    from fedalign.labels.settings import Labels
+
+    try:
+        files = registry.build("datasets", "files", detected.options)
+        names = reconcile([holding.classes for holding in files.read(files.reading())]).names
+    except UserError:  # which `fedalign check` explains
+        return "the best source available for the label names"
+    return str(choose_source(names, Labels(source="auto")))
 
 
 def _label_choices(detected: Detected) -> list[str]:

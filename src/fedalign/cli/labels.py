@@ -101,7 +101,7 @@ def count_command(
                 strict=strict,
                 about=about or ", ".join(path.name for path in corpus),
                 command=_command(names, corpus, segment, window, stem, field, encoding),
-                callbacks=lambda read, total: progress.update(task, completed=read, total=total or None),
+                on_progress=lambda read, total: progress.update(task, completed=read, total=total or None),
             )
     except KeyboardInterrupt:
         screen.print("stopped; nothing was written")
@@ -168,9 +168,9 @@ def _report(outcome: Outcome, seconds: float) -> None:
         note(f"skipped {name}: it {reason}")
     if len(outcome.unreadable) > SHOWN:
         note(f"and {len(outcome.unreadable) - SHOWN:,} more were skipped")
-    if outcome.left_out:
-        kinds = ", ".join(f"{number:,} {suffix}" for suffix, number in outcome.left_out.most_common(5))
-        note(f"left out as no text: {kinds}")
+    if outcome.ignored:
+        kinds = ", ".join(f"{number:,} {suffix}" for suffix, number in outcome.ignored.most_common(5))
+        note(f"ignored, because they are not text: {kinds}")
     if counted.little():
         note(f"the corpus says too little about {', '.join(counted.little())}; descriptions or more text may help")
     made = counted.corpora[0]

@@ -1,6 +1,6 @@
 """The command line: one file per command in this folder, found by name.
 
-Nothing heavy is imported before a command runs, so that help answers at once.
+A command imports what it needs when it runs, so that help is shown at once.
 """
 
 from __future__ import annotations
@@ -8,13 +8,16 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import sys
-from typing import Annotated
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
 
 import typer
 
 from fedalign import cli
-from fedalign.errors import UserError
-from fedalign.runs.display import complain
+from fedalign.errors import RenamedSettingWarning, UserError
+from fedalign.runs.display import complain, note
 
 app = typer.Typer(
     name="fedalign",
@@ -36,7 +39,7 @@ def _version(value: bool) -> None:
 @app.callback()
 def common(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     pass
@@ -46,7 +49,7 @@ def common(
 found = [
     importlib.import_module(f"fedalign.cli.{entry.name}")
     for entry in pkgutil.iter_modules(cli.__path__)
-    if entry.name != "main"
+    if entry.name != "main" and not entry.name.startswith("_")
 ]
 for module in sorted(found, key=lambda module: module.ORDER):
     name = module.__name__.rpartition(".")[2]
@@ -56,14 +59,32 @@ for module in sorted(found, key=lambda module: module.ORDER):
         app.command(name=name)(module.command)
 
 
+@contextmanager
+def renamed_settings_as_notes() -> Iterator[None]:
+    """Shows the warning about a renamed setting as one plain line; other warnings stay as Python shows them."""
+    with warnings.catch_warnings():
+        show, shown = warnings.showwarning, set[str]()
+
+        def showwarning(message: Warning | str, category: type[Warning], *where: Any) -> None:
+            if not issubclass(category, RenamedSettingWarning):
+                show(message, category, *where)
+            elif str(message) not in shown:
+                shown.add(str(message))
+                note(str(message))
+
+        warnings.showwarning = showwarning  # type: ignore[assignment]
+        yield
+
+
 def main() -> None:
-    """Runs the command line; a user's mistake is one sentence and exit code 2."""
+    """Runs the command line. A user's mistake is one sentence and exit code 2."""
     try:
-        app()
+        with renamed_settings_as_notes():
+            app()
     except UserError as error:
         complain(str(error))
         sys.exit(2)
-    except OSError as error:  # a folder without permission, a full disk: no fault of the program
+    except OSError as error:  # a folder without permission or a full disk is not a bug
         if error.filename is None or error.strerror is None:
             raise
         complain(f"{error.filename}: {error.strerror}; check the path, its permissions and the space on its disk")

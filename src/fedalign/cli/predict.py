@@ -29,23 +29,24 @@ def command(
     threshold: Annotated[
         float | None, typer.Option(min=0.0, max=1.0, help="Multi-label: one threshold for all classes.")
     ] = None,
-    text: Annotated[str, typer.Option(help="The column with the text, if it is not that of training.")] = "",
-    series: Annotated[str, typer.Option(help="The column with the series, likewise.")] = "",
-    form: Annotated[str, typer.Option("--format", help="Of standard input: csv, tsv or jsonl.")] = "csv",
+    text: Annotated[str, typer.Option(help="The column with the text, if it differs from training.")] = "",
+    series: Annotated[str, typer.Option(help="The column with the series, if it differs from training.")] = "",
+    form: Annotated[str, typer.Option("--format", help="Format of standard input: csv, tsv or jsonl.")] = "csv",
     keep: Annotated[
         list[str] | None,
         typer.Option(metavar="COLUMN", help="Write this column of the input too; may be given several times."),
     ] = None,
-    skip_empty: Annotated[bool, typer.Option("--skip-empty", help="Pass over rows without input.")] = False,
+    skip_empty: Annotated[bool, typer.Option("--skip-empty", help="Skip rows without input.")] = False,
     trust_code: Annotated[
-        bool, typer.Option("--trust-code", help="Run the program that holds the model's encoder, if it has its own.")
+        bool, typer.Option("--trust-code", help="Allow the model to run its own encoder's code.")
     ] = False,
 ) -> None:
     """Predict label names for new rows, in batches: a file of any size needs little memory.
 
-    The column row counts the input's rows: from 2 in CSV and TSV, below the
-    header as in a spreadsheet, from 1 in others. Of a recording with a row
-    a step it is the first step's, and the recording's id is written too.
+    The column row holds the row number in the input: from 2 in CSV and TSV,
+    below the header as in a spreadsheet, from 1 in others. For a recording
+    with one row per step it is the row of the first step, and the id of the
+    recording is written too.
     """
     from fedalign.inference import files
     from fedalign.inference.model import Model
@@ -71,14 +72,17 @@ def command(
                     write = files.writer("jsonl" if out is not None and out.suffix == ".jsonl" else "csv", target)
                 write(files.columns(model, answer, top, threshold, kept))
                 done += len(answer.numbers)
-                status.update(f"{done:,} rows, {done / (time.perf_counter() - began):,.0f} a second")
+                status.update(f"{done:,} rows, {done / (time.perf_counter() - began):,.0f} per second")
         if write is None:
             raise UserError(f"{source} holds no row to predict")
     if skipped:
-        note(f"{len(skipped)} empty rows were passed over, the first is row {skipped[0]}")
+        note(f"{len(skipped)} empty rows were skipped, the first is row {skipped[0]}")
     if cut:
         limit = f"{files.longest(model):,} steps"
-        note(f"{len(cut)} rows are as long as the model reads ({limit}), first row {cut[0]}; what follows was left out")
+        note(
+            f"{len(cut)} rows have the longest length that the model reads ({limit}) or more, first row {cut[0]}; the "
+            "steps beyond it are ignored"
+        )
     if out is not None:
         output.print(f"{done:,} rows: {escape(str(out))}", soft_wrap=True)
         suggest("fedalign evaluate", run, "LABELLED.csv")
@@ -94,7 +98,7 @@ def _check_out(out: Path, source: str) -> None:
 
 
 def _spooled(stack: ExitStack, form: str) -> Path:
-    """Standard input on disk, since its format must be looked at before it is read."""
+    """Standard input as a file, because its columns are looked at before it is read."""
     if form not in ("csv", "tsv", "jsonl"):
         raise UserError(f"--format must be csv, tsv or jsonl, not {form!r}")
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fedalign-")))

@@ -1,4 +1,4 @@
-"""fedalign report: one page that shows a run or a comparison."""
+"""fedalign report: writes one page about a run or a comparison."""
 
 from __future__ import annotations
 
@@ -19,33 +19,38 @@ ORDER = 7
 
 
 def command(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Runs' folders, or folders of runs.")],
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="Folders of runs, or folders that contain such folders.")
+    ],
     out: Annotated[
-        Path | None, typer.Option(help="The page; default report.html in the first folder. Or a folder, see --figures.")
+        Path | None, typer.Option(help="Where to write the page; default: report.html in the first folder.")
     ] = None,
-    open_it: Annotated[bool, typer.Option("--open", help="Show the page in the browser.")] = False,
-    alone: Annotated[
-        bool, typer.Option("--alone", help="First train each party by itself, to see what joining is worth.")
+    open_it: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
+    local_only: Annotated[
+        bool,
+        typer.Option(
+            "--local-only", "--alone", help="First train each party on its own rows only, to see what joining gains."
+        ),
     ] = False,
     figures: Annotated[
-        str, typer.Option(metavar="png|pdf|svg", help="Also store the page's figures as files of this kind.")
+        str, typer.Option(metavar="png|pdf|svg", help="Also store the figures of the page as files of this format.")
     ] = "",
 ) -> None:
-    """Draw one self-contained page for a run or a comparison."""
+    """Write one self-contained page about a run or a comparison."""
     from fedalign.report import load, page
 
     if figures and figures not in ("png", "pdf", "svg"):
         raise UserError(f"figures are stored as png, pdf or svg, not as {figures!r}")
     folders = load.runs_in(runs)
     if out is not None and not out.parent.is_dir():
-        raise UserError(f"there is no folder {out.parent} to put the page in; make it or give another --out")
-    if alone:
-        _train_alone([load.read(folder) for folder in folders])
+        raise UserError(f"there is no folder {out.parent} for the page; create it or give another --out")
+    if local_only:
+        _train_local_only([load.read(folder) for folder in folders])
     try:
         made = page.make(runs, out, lambda message: screen.print(escape(message)))
         stored = page.store_figures(runs, made.parent / "figures", figures) if figures else []
     except OSError as error:
-        raise UserError(f"cannot write the page: {error}; give another place with --out") from error
+        raise UserError(f"cannot write the page: {error}; choose another path with --out") from error
     if stored:
         output.print(f"figures: {escape(str(stored[0].parent))} ({len(stored)} files)", soft_wrap=True)
     output.print(f"report: {escape(str(made))} ({made.stat().st_size / 1000:,.0f} kB)", soft_wrap=True)
@@ -59,11 +64,11 @@ def command(
         suggest("fedalign report", *runs, "--open")
 
 
-def _train_alone(found: list[StoredRun]) -> None:
+def _train_local_only(found: list[StoredRun]) -> None:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     from fedalign.report import single_party
-    from fedalign.report.facts import CHANGED, Rebuilder, changed
+    from fedalign.report.facts import DATA_CHANGED, Rebuilder, data_changed
 
     rebuilder = Rebuilder()
     columns = (
@@ -77,14 +82,14 @@ def _train_alone(found: list[StoredRun]) -> None:
         with Progress(*columns, TimeRemainingColumn(), console=screen, disable=not screen.is_terminal) as progress:
             for run in found:
                 if run.config is None or not run.records:
-                    note(f"{run.folder} lacks a configuration or rounds, so its parties cannot be trained alone")
+                    note(f"{run.folder} has no configuration or no rounds, so local training is not possible")
                     continue
                 plan = rebuilder.plan(run.config)
-                if changed(run, plan):
-                    single_party.leave_out(run, plan)
-                    note(f"{run.folder}: {CHANGED}, so its parties are not trained alone")
+                if data_changed(run, plan):
+                    single_party.mark_data_changed(run, plan)
+                    note(f"{run.folder}: {DATA_CHANGED}, so its parties are not trained on their own rows")
                     continue
-                task = progress.add_task(f"alone: {escape(run.folder.name)}", total=None)
+                task = progress.add_task(f"own rows only: {escape(run.folder.name)}", total=None)
 
                 def begin(total: int, task: object = task) -> None:
                     progress.update(task, total=total)  # type: ignore[arg-type]
@@ -95,9 +100,9 @@ def _train_alone(found: list[StoredRun]) -> None:
                 for party in single_party.measure(run, plan, begin, step, done):
                     if not screen.is_terminal:
                         screen.print(
-                            f"{escape(party['name'])} alone: F1 {100 * party['f1']:.2f}, {party['visits']} visits"
+                            f"{escape(party['name'])}, own rows: F1 {100 * party['f1']:.2f}, {party['visits']} visits"
                         )
                 done.append(run)
     except KeyboardInterrupt:
-        screen.print("stopped; what was measured is kept, the same command goes on")
+        screen.print("stopped; finished measurements are kept, the same command resumes")
         os._exit(130)

@@ -1,4 +1,4 @@
-"""fedalign reproduce: the paper's tables and figures on the data that is here, the published numbers beside ours."""
+"""fedalign reproduce: repeats the paper's tables and figures and shows the published numbers next to ours."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedalign.errors import UserError, nearest
 from fedalign.runs.display import note, output, screen, suggest
 
 if TYPE_CHECKING:
-    from fedalign.paper.settings import Choice
+    from fedalign.paper.settings import PaperSetting
     from fedalign.paper.studies import Study
     from fedalign.runs.experiment import RunCallbacks
     from fedalign.runs.grid import Cell
@@ -26,40 +26,42 @@ OUT = Path("runs/reproduce")
 
 def command(
     target: Annotated[str, typer.Argument(metavar="table2|table3|rounds|sensitivity|tsne|similarity")],
-    datasets: Annotated[str, typer.Option(help="Presets or data sets, with commas; default: all that are here.")] = "",
-    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds; the paper has 5.")] = 1,
+    datasets: Annotated[
+        str, typer.Option(help="Presets or data sets, separated by commas; default: all that are on this machine.")
+    ] = "",
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds; the paper uses 5.")] = 1,
     rounds: Annotated[int | None, typer.Option(min=1, help="Number of rounds; default: the paper's.")] = None,
-    methods: Annotated[str, typer.Option(help="Methods or groups, with commas; default: the paper's.")] = "",
+    methods: Annotated[str, typer.Option(help="Methods or groups, separated by commas; default: the paper's.")] = "",
     overrides: Annotated[
         list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override one setting of every run.")
     ] = None,
-    parties: Annotated[str, typer.Option(help="tsne: the two parties to show, with a comma.")] = "",
-    out: Annotated[Path, typer.Option(help="Folder of all runs and results.")] = OUT,
-    estimate: Annotated[bool, typer.Option("--estimate", help="Only say how long it would take.")] = False,
-    dry: Annotated[bool, typer.Option("--show", help="Only show what is finished.")] = False,
+    parties: Annotated[str, typer.Option(help="tsne: the two parties to show, separated by a comma.")] = "",
+    out: Annotated[Path, typer.Option(help="Folder for all runs and results.")] = OUT,
+    estimate: Annotated[bool, typer.Option("--estimate", help="Only estimate the time.")] = False,
+    dry: Annotated[bool, typer.Option("--show", help="Only show finished results.")] = False,
 ) -> None:
-    """Repeat a table or figure of the paper; run the same command again to go on after a stop."""
+    """Repeat a table or figure of the paper; the same command resumes after an interruption."""
     from fedalign.paper import studies
     from fedalign.report.live import LivePage
 
     if target not in studies.TARGETS:
         raise UserError(f"unknown table or figure {target!r}{nearest(target, studies.TARGETS)}")
-    here = chosen_settings(target, datasets)
+    available = chosen_settings(target, datasets)
     named = [word.strip() for word in methods.split(",") if word.strip()]
-    made = [studies.study(target, one.preset, out, named, seeds, rounds, overrides or ()) for one in here]
+    made = [studies.study(target, one.preset, out, named, seeds, rounds, overrides or ()) for one in available]
     cells = [cell for one in made for cell in one.cells]
     if not dry:
         say_how_long(target, cells)
-    again = repeated(target, datasets, seeds, rounds, methods, overrides or (), out)
+    resume = repeated(target, datasets, seeds, rounds, methods, overrides or (), out)
     if estimate:
-        suggest(again)
+        suggest(resume)
         return
     page = LivePage(out, note)
     if not dry:
         play(cells, page)
     if not any((cell.folder / "result.json").is_file() for cell in cells):
         raise UserError(f"nothing is finished in {out} yet; run the same command without --show")
-    for setting, study in zip(here, made, strict=True):
+    for setting, study in zip(available, made, strict=True):
         show(setting, study, out, [word.strip() for word in parties.split(",") if word.strip()])
     if page.finish():
         output.print(f"report: {escape(str(page.path))}", soft_wrap=True)
@@ -70,7 +72,7 @@ def command(
 def repeated(
     target: str, datasets: str, seeds: int, rounds: int | None, methods: str, overrides: Sequence[str], out: Path
 ) -> str:
-    """The command that goes on with this one."""
+    """Returns the command that resumes this one."""
     words = ["fedalign", "reproduce", target]
     given = (("--datasets", datasets), ("--seeds", seeds if seeds > 1 else ""), ("--rounds", rounds or ""))
     elsewhere = "" if out == OUT else out
@@ -79,8 +81,8 @@ def repeated(
     return shlex.join(words)
 
 
-def chosen_settings(target: str, datasets: str) -> list[Choice]:
-    """What can be run, having said what cannot."""
+def chosen_settings(target: str, datasets: str) -> list[PaperSetting]:
+    """Returns the settings whose data are available, and notes the others."""
     from fedalign.paper import published
     from fedalign.paper.settings import settings
 
@@ -89,32 +91,34 @@ def chosen_settings(target: str, datasets: str) -> list[Choice]:
     found = settings(words, sorted(only))
     for one in found:
         if one.absent:
-            note(f"{one.title} is not here: {one.absent}")
-    here = [one for one in found if not one.absent]
-    if not here:
+            note(f"the data of {one.title} are not on this machine: {one.absent}")
+    available = [one for one in found if not one.absent]
+    if not available:
         raise UserError("none of these data sets is on this machine; `fedalign datasets` says how to get them")
-    for one in here:
+    for one in available:
         if one.stands_for:
-            note(f"{one.preset} is open data in the place of {one.stands_for}; its scores are not the paper's")
-    return here
+            note(
+                f"{one.preset} replaces {one.stands_for} with open data; its scores are not comparable with the paper's"
+            )
+    return available
 
 
 def say_how_long(target: str, cells: Sequence[Cell]) -> None:
-    from fedalign.engines.local import cores
     from fedalign.paper import estimate
     from fedalign.report.facts import Rebuilder
+    from fedalign.system.cores import cores
 
     done = sum(estimate.rounds_done(cell) >= cell.config.rounds for cell in cells)
     left = sum(max(cell.config.rounds - estimate.rounds_done(cell), 0) for cell in cells)
     if not left:
         screen.print(f"{target}: all {len(cells)} runs are finished already")
         return
-    screen.print("measuring how fast this machine is ...")
+    screen.print("measuring the speed of this machine ...")
     seconds = estimate.seconds_left(cells, Rebuilder())
     already = f" ({done} finished already)" if done else ""
     screen.print(
         f"{target}: {len(cells)} runs{already}, {left:,} rounds to go, about "
-        f"[bold]{estimate.in_words(seconds)}[/] on {cores()} cores; Ctrl-C stops, the same command goes on"
+        f"[bold]{estimate.format_seconds(seconds)}[/] on {cores()} cores; Ctrl-C stops, the same command resumes"
     )
 
 
@@ -133,12 +137,12 @@ def play(cells: Sequence[Cell], page: object) -> None:
             for cell in grid.play(cells, callbacks):
                 display.finished(cell)
     except KeyboardInterrupt:
-        screen.print("stopped; run the same command again to go on")
+        screen.print("stopped; run the same command again to resume")
         os._exit(130)
 
 
-def show(setting: Choice, study: Study, out: Path, parties: Sequence[str]) -> None:
-    """The table or figure of one setting, as far as it is finished."""
+def show(setting: PaperSetting, study: Study, out: Path, parties: Sequence[str]) -> None:
+    """Prints the finished part of a table or figure for one setting."""
     from fedalign.paper import present
 
     finished = [cell for cell in study.cells if (cell.folder / "result.json").is_file()]
@@ -155,9 +159,9 @@ def show(setting: Choice, study: Study, out: Path, parties: Sequence[str]) -> No
 def print_table(table: object) -> None:
     from rich.table import Table
 
-    from fedalign.paper.present import Shown
+    from fedalign.paper.present import PrintedTable
 
-    assert isinstance(table, Shown)
+    assert isinstance(table, PrintedTable)
     printed = Table(title=escape(table.title), title_justify="left")
     for i, column in enumerate(table.columns):
         printed.add_column(escape(column), justify="right" if i else "left", overflow="fold")

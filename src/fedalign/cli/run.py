@@ -1,4 +1,4 @@
-"""fedalign run: train a federation and keep everything in a run's folder."""
+"""fedalign run: train a federation and store everything in a run's folder."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from fedalign.config import Config
 
 ORDER = 1
+DEEP = "fedalign"  # the method that --deep trains beside the analytic solution
 
 
 def command(
@@ -24,7 +25,7 @@ def command(
         str, typer.Argument(metavar="PRESET|FILE.toml|FOLDER|RUN", help="What to run; a run's folder to resume.")
     ],
     rounds: Annotated[int | None, typer.Option(help="Number of rounds.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of everything random.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Random seed.")] = None,
     out: Annotated[Path | None, typer.Option(help="The run's folder; default runs/NAME.")] = None,
     engine: Annotated[str | None, typer.Option(help="local (default), or flower for its Ray simulation.")] = None,
     simulation: Annotated[
@@ -33,36 +34,52 @@ def command(
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override one setting; may be repeated.")
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was interrupted.")] = False,
-    report: Annotated[bool, typer.Option(help="Write report.html, now and then while the run goes on.")] = True,
-    track: Annotated[
-        str, typer.Option(metavar="tensorboard,mlflow", help="Also write for these trackers; off unless named.")
-    ] = "",
-    print_config: Annotated[
-        bool, typer.Option("--print-config", help="Print the resolved settings and leave.")
+    resume: Annotated[bool, typer.Option("--resume", help="Resume a run that was interrupted.")] = False,
+    report: Annotated[bool, typer.Option(help="Write report.html and update it during the run.")] = True,
+    track: Annotated[str, typer.Option(metavar="tensorboard,mlflow", help="Also write to these trackers.")] = "",
+    deep: Annotated[
+        bool,
+        typer.Option("--deep", help="After the analytic solution, also train an encoder; keep the better model."),
     ] = False,
+    print_config: Annotated[bool, typer.Option("--print-config", help="Print the resolved settings and exit.")] = False,
 ) -> None:
-    """Train a federation and keep everything in a run's folder."""
+    """Train a federation and store everything in a run's folder."""
     from fedalign import config as configs
-    from fedalign.report.live import LivePage
-    from fedalign.runs import experiment
-    from fedalign.runs.tracking import named, tracked
 
     folder = Path(source)
     if (folder / "config.toml").is_file():
         if not resume:
-            raise UserError(f"{source} is a run's folder; add --resume to go on with it")
+            raise UserError(f"{source} is a run's folder; add --resume to resume it")
         out, source = folder, str(folder / "config.toml")
     elif resume and folder.is_dir() and not (folder / configs.OWN).is_file():
         raise UserError(f"{source} is not a run's folder (it holds no config.toml); check the path")
     if simulation and engine != "flower":
-        raise UserError("--simulation goes with --engine flower; without it a run is a simulation in this process")
+        raise UserError("--simulation needs --engine flower; without it a run is a simulation in this process")
     chosen = [] if engine is None else [f"engine.name={engine}"]
     config = configs.load(source, [*(settings or []), *chosen], rounds=rounds, seed=seed)
     if print_config:
         typer.echo(configs.to_toml(config), nl=False)
         return
-    out = out or default_folder(config, resume)
+    if not deep:
+        train(config, out or default_folder(config, resume), resume, report, track)
+        return
+    if resume:
+        raise UserError("--deep starts two runs; resume one of them by its folder, without --deep")
+    changes = {"analytic": "analytic", "deep": DEEP if config.algorithm.name == "analytic" else config.algorithm.name}
+    folders = []
+    for part, name in changes.items():
+        one = configs.load(source, [*(settings or []), *chosen, f"algorithm.name={name}"], rounds=rounds, seed=seed)
+        folders.append(out / part if out else default_folder(one, resume))
+        train(one, folders[-1], False, report, track)
+    print_kept(folders, report)
+
+
+def train(config: Config, out: Path, resume: bool, report: bool, track: str) -> None:
+    """One run, with progress and a page."""
+    from fedalign.report.live import LivePage
+    from fedalign.runs import experiment
+    from fedalign.runs.tracking import named, tracked
+
     trackers = named(track)
     page = LivePage(out, note)
     display = Display(out)
@@ -72,10 +89,23 @@ def command(
             with tracked(callbacks, trackers, out, config, note) as callbacks:
                 result = experiment.run(config, out, resume, callbacks)
     except KeyboardInterrupt:
-        screen.print(f"stopped; go on with:  [bold]{escape(typed('fedalign run', out, '--resume'))}[/]")
+        screen.print(f"stopped; resume with:  [bold]{escape(typed('fedalign run', out, '--resume'))}[/]")
         sys.stdout.flush()
-        os._exit(130)  # threads may still be computing what nobody will read
+        os._exit(130)  # threads may still be computing; their results are not needed
     print_result(result, out, report and page.finish())
+
+
+def print_kept(folders: list[Path], report: bool) -> None:
+    """Says which of the two runs to keep and why, and draws both on one page."""
+    from fedalign.report import page
+    from fedalign.runs.keep import keep_better
+
+    kept = keep_better(folders)
+    output.print(f"kept: [bold]{escape(str(kept.folder))}[/]: {escape(str(kept))}", soft_wrap=True)
+    if report:
+        made = page.make(folders, folders[-1] / "both.html", note)
+        output.print(f"both on one page: {escape(str(made))}", soft_wrap=True)
+    suggest("fedalign predict", kept.folder, "NEW.csv")
 
 
 def default_folder(config: Config, resume: bool) -> Path:

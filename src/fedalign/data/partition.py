@@ -12,7 +12,7 @@ from torch import Tensor
 from fedalign.data.settings import Partition
 from fedalign.errors import UserError
 from fedalign.randomness import numpy_generator
-from fedalign.types import Examples, Federation, Party, Pool, Truth, pooled
+from fedalign.types import Examples, Federation, Party, Pool, Truth, concatenate
 
 ATTEMPTS = 1000  # draws of class sets until every class has an owner
 
@@ -34,7 +34,9 @@ def divide(pool: Pool, how: Partition, seed: int) -> Federation:
 def centralised(federation: Federation) -> Federation:
     """One client with the rows of all parties, each with the labels its party gave, as if the data were pooled."""
     held = [party.validation for party in federation.parties if party.validation is not None]
-    everyone = Party("everyone", pooled([party.train for party in federation.parties]), pooled(held) if held else None)
+    everyone = Party(
+        "everyone", concatenate([party.train for party in federation.parties]), concatenate(held) if held else None
+    )
     return replace(federation, parties=[everyone])
 
 

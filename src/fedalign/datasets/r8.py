@@ -40,6 +40,7 @@ class R8:
         "https://ana.cachopo.org/datasets-for-single-label-text-categorization",
         "fetched by itself at the first run",
     )
+    fetched_on_first_run: ClassVar[bool] = True
 
     min_count: Annotated[int, Field(ge=1)] = 100
     max_tokens: Annotated[int, Field(ge=1)] = 1000

@@ -1,4 +1,4 @@
-"""A diagnosis as files in the run's folder: JSON, CSV for spreadsheets, figures."""
+"""Writes a diagnosis into the run's folder: JSON, CSV and figures."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedalign.report.diagnosis_section import drawn
+from fedalign.report.diagnosis_section import draw_figures
 from fedalign.report.style import save
 from fedalign.system.files import csv_text, write_atomically
 
@@ -28,13 +28,13 @@ COUNTS = (
 
 
 def write(folder: Path, found: dict[str, Any], kinds: Sequence[str] = ("svg", "png")) -> Path:
-    """RUN/diagnosis: diagnosis.json last, so that it stands for all of them."""
+    """Writes RUN/diagnosis. diagnosis.json comes last: if it exists, the other files are complete."""
     place = folder / FOLDER
     place.mkdir(exist_ok=True)
     write_atomically(place / "parties.csv", csv_text(_parties(found)))
     if found.get("spaces"):
         write_atomically(place / "pairs.csv", csv_text(_pairs(found["spaces"])))
-    for name, (figure, _) in drawn(found).items():
+    for name, (figure, _) in draw_figures(found).items():
         for kind in kinds:
             save(figure, place / f"{name}.{kind}")
     write_atomically(place / "diagnosis.json", json.dumps(found, indent=1, ensure_ascii=False))

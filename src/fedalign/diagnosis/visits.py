@@ -1,4 +1,4 @@
-"""A finished run taken up once more: each client visited from the final state, to see its local model."""
+"""Trains each client once more from the final state of a run, to get its local model."""
 
 from __future__ import annotations
 
@@ -9,87 +9,87 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from fedalign.engines.local import cores
 from fedalign.errors import UserError
 from fedalign.learning.client_state import ClientStates
 from fedalign.learning.local_training import ModelPair, TrainingCallback, train_client
 from fedalign.learning.rounds import Plan
-from fedalign.report.facts import weights_of
+from fedalign.report.facts import DATA_CHANGED, load_weights
 from fedalign.report.load import StoredRun
 from fedalign.runs import experiment
 from fedalign.runs.folder import RunFolder
+from fedalign.system.cores import cores
 from fedalign.types import Arrays, Examples, Server
 
 
 @dataclass(frozen=True)
-class State:
-    """Where a run stands: what the server would send next and what clients remember."""
+class RunState:
+    """The state after the last round: what the server would send next, and the stored state of the clients."""
 
     round: int
     server: Server
-    memory: ClientStates | None
-    notes: tuple[str, ...] = ()  # in what respect it is not quite the run's own state
+    clients: ClientStates | None
+    notes: tuple[str, ...] = ()  # differences from the state of the run
 
 
 @dataclass(frozen=True)
 class Visited:
-    """A client after one more visit."""
+    """One client after one more visit."""
 
     weights: Arrays
-    data: Examples  # what it trained on, pseudo labels included
+    data: Examples  # its training rows, including pseudo labels
 
 
-def state_of(run: StoredRun, plan: Plan) -> State:
-    """From the checkpoint; from the model alone where that is gone."""
+def state_of(run: StoredRun, plan: Plan) -> RunState:
+    """Returns the state from the checkpoint, or from the final model if there is no checkpoint."""
     start = plan.start()
     saved = RunFolder(run.folder).newest()
     if saved is not None and saved.fingerprint == experiment.fingerprint(plan):
-        memory = ClientStates(RunFolder(run.folder).checkpoints, 1024)
+        clients = ClientStates(RunFolder(run.folder).checkpoints, 1024)
         for client, (file, digest) in saved.clients.items():
-            memory.paths[int(client)], memory.digests[int(client)] = file, digest
-        return State(saved.round, replace(start, weights=saved.weights, extra=saved.extra), memory)
-    number, weights = weights_of(run)
+            clients.paths[int(client)], clients.digests[int(client)] = file, digest
+        return RunState(saved.round, replace(start, weights=saved.weights, extra=saved.extra), clients)
+    number, weights = load_weights(run)
     if weights.keys() != start.weights.keys():
-        raise UserError(f"the weights in {run.folder} do not fit its configuration; was it changed?")
-    gone = "the checkpoint is gone" if saved is None else "data or label vectors have changed since the run was begun"
-    return State(
+        raise UserError(f"the weights in {run.folder} do not fit its configuration; restore the config.toml of the run")
+    reason = "the checkpoint is missing" if saved is None else DATA_CHANGED
+    return RunState(
         number,
         replace(start, weights=weights),
         None,
-        (f"{gone}, so clients are visited without what they remembered",),
+        (f"{reason}, so clients are trained without their stored state",),
     )
 
 
-class Keeper(TrainingCallback):
-    """Holds on to the rows and labels of a visit."""
+class PreparedRows(TrainingCallback):
+    """Stores the rows and labels that a client trains on."""
 
-    def prepared(self, data: Examples) -> None:
+    def on_data(self, data: Examples) -> None:
         self.data = data
 
 
 def revisit(
-    plan: Plan, state: State, clients: Sequence[int], on_visit: Callable[[int], None] = lambda client: None
+    plan: Plan, state: RunState, clients: Sequence[int], on_visit: Callable[[int], None] = lambda client: None
 ) -> dict[int, Visited]:
-    """One more visit of each client from the same state, as if all were chosen in the next round."""
+    """Trains each client once from the same state, as if all of them were chosen in the next round."""
     keyed = bool(getattr(plan.model.data_encoder, "keyed", False))
     workers = min(cores(), len(clients)) if keyed else 1
-    benches: queue.SimpleQueue[ModelPair] = queue.SimpleQueue()
+    free_models: queue.SimpleQueue[ModelPair] = queue.SimpleQueue()
     for _ in range(workers):
-        benches.put(ModelPair(plan.model))
+        free_models.put(ModelPair(plan.model))
 
     def one(client: int) -> Visited:
-        bench, keeper = benches.get(), Keeper()
+        models, prepared = free_models.get(), PreparedRows()
         try:
-            remembered = {} if state.memory is None else state.memory.get(client)
+            client_state = {} if state.clients is None else state.clients.get(client)
             key = (plan.config.seed, state.round + 1, client)
             data = plan.federation.parties[client].train
             update, _ = train_client(
-                plan.algorithm, bench, state.server, data, remembered, plan.config.training, key, keeper
+                plan.algorithm, models, state.server, data, client_state, plan.config.training, key, prepared
             )
         finally:
-            benches.put(bench)
+            free_models.put(models)
         on_visit(client)
-        return Visited(update.weights, keeper.data)
+        return Visited(update.weights, prepared.data)
 
     with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
         return dict(zip(clients, pool.map(one, clients), strict=True))

@@ -56,6 +56,29 @@ def options_of(kind: type) -> type:
     return dataclasses.make_dataclass(kind.__name__, fields, frozen=True, kw_only=True, namespace={"build": build})
 
 
+def checked_options(kind: type) -> type:
+    """A subclass of an encoder's dataclass whose `build` is seeded and checked, as that of `options_of` is."""
+
+    def build(self: Any, shape: Shape, generator: torch.Generator) -> nn.Module:
+        with seeded(generator.initial_seed()):
+            try:
+                built: Any = kind.build(self, shape, generator)  # type: ignore[attr-defined]
+            except UserError:
+                raise
+            except Exception as error:
+                raise UserError(f"{kind.__name__} cannot be built: {type(error).__name__}: {error}") from error
+            if not isinstance(built, nn.Module):
+                raise UserError(f"{kind.__name__} builds {type(built).__name__}; `build` must return an nn.Module")
+            width = checked(built, shape)
+            if not hasattr(built, "dim"):
+                built.dim = width  # type: ignore[assignment]
+        return built
+
+    frozen = kind.__dataclass_params__.frozen  # type: ignore[attr-defined]
+    made = type(kind.__name__, (kind,), {"build": build, "__module__": kind.__module__, "__doc__": kind.__doc__})
+    return dataclasses.dataclass(frozen=frozen)(made)
+
+
 def checked(module: nn.Module, shape: Shape) -> int:
     """The width of what the module returns, found on three made-up rows; says what is wrong with it."""
     name = type(module).__name__

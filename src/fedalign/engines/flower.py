@@ -1,8 +1,7 @@
-"""The engine on Flower: the same visits, carried by Flower's messages.
+"""The engine on Flower's simulation: the same local training, carried by Flower's messages.
 
-Transport and storage only. A message carries the run's configuration as text, the server's arrays and, in a
-simulation, the client's memory; the reply carries the update. Simulations run Flower's Ray backend from this process;
-`fedalign.flower` uses the same engine inside a ServerApp for parties on other machines.
+A message carries the run's configuration as text, the server's arrays and the client's state; the reply carries the
+update and the new state. The simulation runs Flower's Ray backend from this process.
 """
 
 from __future__ import annotations
@@ -28,6 +27,7 @@ from fedalign.flower import messages
 from fedalign.learning.client_state import ClientStates
 from fedalign.learning.local_training import ModelPair, train_client
 from fedalign.learning.rounds import Plan, Reply
+from fedalign.system.cores import cores
 from fedalign.types import Arrays, Server, size_of
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from flwr.clientapp import ClientApp
     from flwr.serverapp import Grid
 
-# Flower and Ray report home unless told not to; the fourth keeps a server from installing an app's dependencies
+# Flower and Ray send telemetry unless these are set; the fourth keeps a server from installing an app's dependencies
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -46,19 +46,19 @@ QUIET = {
 
 @dataclass(frozen=True)
 class Flower:
-    """timeout: seconds a round may take. cpus: cores a simulated client has."""
+    """timeout: seconds that a round may take. cpus: cores of a simulated client."""
 
     timeout: Annotated[float, Field(gt=0)] = 3600.0
     cpus: Annotated[int, Field(ge=1)] = 1
     memory_mb: Annotated[int, Field(ge=1)] = 1024
 
     @contextmanager
-    def open(self, plan: Plan, memory: ClientStates | None = None) -> Iterator[FlowerEngine]:
-        """Starts a simulation with one virtual node a client, on a Ray cluster if RAY_ADDRESS names one."""
+    def open(self, plan: Plan, states: ClientStates | None = None) -> Iterator[FlowerEngine]:
+        """Starts a simulation with one virtual node per client, on a Ray cluster if RAY_ADDRESS names one."""
         os.environ.update(QUIET)
         require_flower()
         with ExitStack() as stack:
-            here = stack.enter_context(local.Local(memory_mb=self.memory_mb).open(plan, memory))
+            here = stack.enter_context(local.Local(memory_mb=self.memory_mb).open(plan, states))
             grid = stack.enter_context(simulation(len(plan.federation.parties), self.cpus))
             yield FlowerEngine(plan, grid, here, self.timeout)
 
@@ -78,7 +78,7 @@ def require_flower() -> None:
 
 @contextmanager
 def simulation(nodes: int, cpus: int) -> Iterator[Grid]:
-    """Flower's Ray simulation in a thread; hands out the grid that its ServerApp is given."""
+    """Flower's Ray simulation in a thread; yields the grid that its ServerApp is given."""
     import logging
 
     from flwr.serverapp import ServerApp
@@ -100,7 +100,7 @@ def simulation(nodes: int, cpus: int) -> Iterator[Grid]:
         try:
             init: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False, "logging_level": "error"}
             if "RAY_ADDRESS" not in os.environ:
-                init["num_cpus"] = local.cores()
+                init["num_cpus"] = cores()
             run_simulation(
                 server,
                 client_app(),
@@ -110,7 +110,7 @@ def simulation(nodes: int, cpus: int) -> Iterator[Grid]:
                     "client_resources": {"num_cpus": cpus, "num_gpus": 0.0},
                 },
             )
-        except BaseException as error:  # whatever it is, the waiting side must hear of it
+        except BaseException as error:  # whatever it is, the waiting thread must know
             failures.append(error)
         finally:
             ready.set()
@@ -130,25 +130,25 @@ def simulation(nodes: int, cpus: int) -> Iterator[Grid]:
 class FlowerEngine:
     """Trains over a grid; scores here, where a simulation has all rows."""
 
-    def __init__(self, plan: Plan, grid: Grid, here: local.LocalEngine, timeout: float) -> None:
-        self.plan, self.grid, self.here, self.timeout = plan, grid, here, timeout
+    def __init__(self, plan: Plan, grid: Grid, local_engine: local.LocalEngine, timeout: float) -> None:
+        self.plan, self.grid, self.local, self.timeout = plan, grid, local_engine, timeout
         self.text = configs.to_toml(plan.config)
-        self.on_visit = here.on_visit
+        self.on_visit = local_engine.on_visit
         self.nodes: list[int] = []
 
     def train(self, server: Server, round_number: int, chosen: Sequence[int]) -> list[Reply]:
         from flwr.app import ConfigRecord, Message, RecordDict
 
         nodes = self._nodes()
-        self.here.fresh.clear()
-        letters = []
+        self.local.pending.clear()
+        outgoing = []
         for client in chosen:
             content = RecordDict({"task": ConfigRecord({"round": round_number, "client": client, "config": self.text})})
             messages.put(content, "weights", server.weights)
             messages.put(content, "extra", server.extra)
-            messages.put(content, "memory", self.here.memory.get(client))
-            letters.append(Message(content, dst_node_id=nodes[client], message_type="train"))
-        sent = dict(zip(self.grid.push_messages(letters), chosen, strict=True))
+            messages.put(content, "state", self.local.states.get(client))
+            outgoing.append(Message(content, dst_node_id=nodes[client], message_type="train"))
+        sent = dict(zip(self.grid.push_messages(outgoing), chosen, strict=True))
         return self._collect(sent, chosen)
 
     def _nodes(self) -> list[int]:
@@ -181,18 +181,18 @@ class FlowerEngine:
         if message.has_error():
             return Reply(client, None, f"failed: {message.error.reason}")
         content = message.content
-        memory = messages.get(content, "memory")
-        self.here.fresh[client] = memory
-        return Reply(client, messages.get_update(content), kept=size_of(memory), notes=dict(content["notes"]))
+        state = messages.get(content, "state")
+        self.local.pending[client] = state
+        return Reply(client, messages.get_update(content), kept=size_of(state), notes=dict(content["notes"]))
 
     def commit(self, round_number: int, clients: Sequence[int]) -> None:
-        self.here.commit(round_number, clients)
+        self.local.commit(round_number, clients)
 
     def score(self, weights: Arrays, thresholds: Tensor | None = None) -> Tensor | None:
-        return self.here.score(weights, thresholds)
+        return self.local.score(weights, thresholds)
 
     def validate(self, weights: Arrays, grid: Tensor | None = None) -> Tensor | None:
-        return self.here.validate(weights, grid)
+        return self.local.validate(weights, grid)
 
 
 # --- the client's side -----------------------------------------------------------------------------------------------
@@ -214,7 +214,7 @@ def client_app() -> ClientApp:
 
 @lru_cache(maxsize=2)
 def rebuilt(text: str) -> tuple[Plan, ModelPair]:
-    """The plan that this configuration text describes, built once a process."""
+    """The plan that this configuration text describes, built once per process."""
     from fedalign.runs import experiment
 
     torch.set_num_threads(1)
@@ -228,19 +228,19 @@ def simulated_visit(content: RecordDict) -> RecordDict:
     from flwr.app import RecordDict as FlowerRecords
 
     task = content["task"]
-    plan, bench = rebuilt(str(task["config"]))
+    plan, models = rebuilt(str(task["config"]))
     client = int(task["client"])
     party = plan.federation.parties[client]
     callback = local.SimulationCallback(party, threading.Event())
-    weights, extra, memory = (messages.get(content, name) for name in ("weights", "extra", "memory"))
+    weights, extra, state = (messages.get(content, name) for name in ("weights", "extra", "state"))
     server = Server(weights, len(plan.federation.parties), plan.model.class_arrays, extra)
     key = (plan.config.seed, int(task["round"]), client)
-    update, memory = train_client(
-        plan.algorithm, bench, server, party.train, memory, plan.config.training, key, callback
+    update, state = train_client(
+        plan.algorithm, models, server, party.train, state, plan.config.training, key, callback, party.validation
     )
     reply = FlowerRecords()
     messages.put_update(reply, update)
-    messages.put(reply, "memory", memory)
+    messages.put(reply, "state", state)
     reply["notes"] = MetricRecord(dict(callback.notes))
     return reply
 

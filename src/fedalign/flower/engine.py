@@ -1,4 +1,4 @@
-"""The engine for parties elsewhere: visits over the network, scores as counts."""
+"""The engine for parties on other machines: training over the network, scores as counts."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from flwr.app import Message, RecordDict
 
 PARTS = ("test", "validation")  # the rows a party counts hits and misses on
-COUNTS = 32  # bytes a class
+COUNTS = 32  # bytes per class
 
 
 class NewClassesError(Exception):
-    """A party with new names has come, and the list of classes is to grow."""
+    """A party with new label names has connected, and the list of classes must grow."""
 
     def __init__(self, offer: Offer, names: Sequence[str]) -> None:
         super().__init__(offer.party)
@@ -34,36 +34,36 @@ class NewClassesError(Exception):
 
 
 class DeployedEngine:
-    """Parties keep their rows and their memory; what comes back is checked before it is used."""
+    """Parties keep their rows and their state; replies are checked before they are used."""
 
     on_visit: Callable[[int], None]
 
     def __init__(
-        self, plan: Plan, post: Transport, roster: Roster, extend: bool, evaluate_every: int, out: Path
+        self, plan: Plan, transport: Transport, roster: Roster, extend: bool, evaluate_every: int, out: Path
     ) -> None:
-        self.plan, self.post, self.roster, self.out = plan, post, roster, out
+        self.plan, self.transport, self.roster, self.out = plan, transport, roster, out
         self.extend, self.evaluate_every = extend, evaluate_every
         self.on_visit = lambda client: None
         self.number = 0
         self._asked: tuple[Arrays, dict[str, Tensor]] | None = None  # the last weights scored, and their counts
         self.run = roster.run
-        self.counted: dict[int, int] = {}  # client: the last round whose average its update is part of
+        self.counted: dict[int, int] = {}  # client: the last round in which its update was accepted
 
     def train(self, server: Server, round_number: int, chosen: Sequence[int]) -> list[Reply]:
         self.number = round_number
-        self.post.greet()
-        self.welcome()
+        self.transport.greet()
+        self.admit_new_parties()
         parties = self.plan.federation.parties
         wanted, nonces = {}, {}
         for client in chosen:
-            node = self.post.places.get(parties[client].name)
+            node = self.transport.places.get(parties[client].name)
             if node is not None:
                 nonces[client] = secrets.token_hex(16)
-                wanted[node] = ("train", self.letter(server, client, nonces[client]))
-        replies = self.post.send(wanted, self.post.timeout)
+                wanted[node] = ("train", self.task_message(server, client, nonces[client]))
+        replies = self.transport.send(wanted, self.transport.timeout)
         found = []
         for client in chosen:
-            node = self.post.places.get(parties[client].name, -1)
+            node = self.transport.places.get(parties[client].name, -1)
             reply = replies.get(node, "it is not connected")
             found.append(self.read(client, reply, server, nonces.get(client, "")))
             self.on_visit(client)
@@ -72,32 +72,32 @@ class DeployedEngine:
     def commit(self, round_number: int, clients: Sequence[int]) -> None:
         self.counted |= dict.fromkeys(clients, round_number)
 
-    def welcome(self) -> None:
-        """Parties that come later: with known names they take part from the next round on."""
+    def admit_new_parties(self) -> None:
+        """Adds parties that connected later; with known label names they take part from the next round."""
         known = {party.name for party in self.plan.federation.parties}
-        for party, node in list(self.post.places.items()):
+        for party, node in list(self.transport.places.items()):
             if party in known:
                 continue
-            offer = self.post.offers[node]
+            offer = self.transport.offers[node]
             new = self.roster.unknown(offer)
             objection = self.roster.objection(offer)
             if objection:
-                self.post.refuse(node, f"{party!a} may not join: {objection}")
+                self.transport.refuse(node, f"{party!a} may not join: {objection}")
             elif not new:
                 self.roster.offers.append(offer)
                 self.plan.federation.parties.append(absent(offer, self.roster.agreed))  # type: ignore[attr-defined]
                 self.roster.keep(self.out)
-                self.post.log(f"{party!a} joins")
+                self.transport.log(f"{party!a} joins")
             elif self.extend:
                 raise NewClassesError(offer, new)
             else:
                 words = ", ".join(map(ascii, new))
-                self.post.refuse(
+                self.transport.refuse(
                     node,
-                    f"{party!a} brings new classes ({words}); begin a new run, or set new_classes = 'extend'",
+                    f"{party!a} brings new classes ({words}); start a new run, or set new_classes = 'extend'",
                 )
 
-    def letter(self, server: Server, client: int, nonce: str) -> RecordDict:
+    def task_message(self, server: Server, client: int, nonce: str) -> RecordDict:
         from flwr.app import RecordDict as Records
 
         content = Records()
@@ -121,18 +121,18 @@ class DeployedEngine:
         if isinstance(reply, str):
             return Reply(client, None, reply)
         content = reply.content
-        largest = messages.most_bytes(server.weights, server.extra)
+        largest = self.plan.algorithm.reply_spec(server, self.number).size + len(party.train.classes)
         messages.keep_receipt(self.out, "in", "train", party.name, content, largest)
         try:
             self.check_echo(content, party, nonce)
             update = messages.get_update(content, largest)
             kept = messages.count_of(content, "kept") if "kept" in content else 0
             return Reply(client, update, kept=kept)
-        except Exception as error:  # a stranger's message: whatever it does to a reader, its party is left out
+        except Exception as error:  # a message of unknown content: whatever it does to a reader, its party is left out
             return Reply(client, None, str(error))
 
     def check_echo(self, content: RecordDict, party: Party, nonce: str) -> None:
-        """A reply counts once, for the question it answers."""
+        """Refuses a reply to another message."""
         echo = content["echo"] if "echo" in content else {}  # noqa: SIM401  (a RecordDict has no get)
         expected = {"run": self.run, "round": self.number, "nonce": nonce, "party": party.name}
         for key, value in expected.items():
@@ -152,24 +152,24 @@ class DeployedEngine:
 
     def ask(self, weights: Arrays, thresholds: Arrays) -> dict[str, Tensor]:
         """Counts on all parties' own rows, summed; a party that does not answer is left out and named. Thresholds are
-        one a class (C,), or a grid (T, 1)."""
+        one per class (C,), or a grid (T, 1)."""
         parties = self.plan.federation.parties
         server = Server(weights, len(parties), ())
         wanted, asked = {}, {}
         for client, party in enumerate(parties):
-            node = self.post.places.get(party.name)
+            node = self.transport.places.get(party.name)
             if node is not None:
                 asked[node] = (party, secrets.token_hex(16))
-                content = self.letter(server, client, asked[node][1])
+                content = self.task_message(server, client, asked[node][1])
                 messages.put(content, "thresholds", thresholds)
                 wanted[node] = ("query.score", content)
         grid = {name: len(values) for name, values in thresholds.items() if values.dim() == 2}
         total: dict[str, Tensor] = {}
-        for node, reply in self.post.send(wanted, self.post.timeout).items():
+        for node, reply in self.transport.send(wanted, self.transport.timeout).items():
             party, nonce = asked[node]
             found = reply if isinstance(reply, str) else self.read_counts(reply.content, party, nonce, grid)
             if isinstance(found, str):
-                self.post.log(f"{party.name!a} sent no scores: {short(found)}")
+                self.transport.log(f"{party.name!a} sent no scores: {short(found)}")
                 continue
             for name, counts in found.items():
                 total[name] = total[name] + counts if name in total else counts
@@ -182,7 +182,7 @@ class DeployedEngine:
         try:
             self.check_echo(content, party, nonce)
             return self.counts(messages.get(content, "counts", largest), party, grid)
-        except Exception as error:  # a stranger's message, as above
+        except Exception as error:  # as above
             return str(error)
 
     def score(self, weights: Arrays, thresholds: Tensor | None = None) -> Tensor | None:
@@ -192,12 +192,12 @@ class DeployedEngine:
         return self.plain(weights).get("test") if due else None
 
     def validate(self, weights: Arrays, grid: Tensor | None = None) -> Tensor | None:
-        return (self.plain(weights) if grid is None else self.ask(weights, {"validation": grid.view(-1, 1)})).get(
-            "validation"
-        )
+        if grid is None:
+            return self.plain(weights).get("validation")
+        return self.ask(weights, {"validation": grid if grid.dim() == 2 else grid.view(-1, 1)}).get("validation")
 
     def plain(self, weights: Arrays) -> dict[str, Tensor]:
-        """Both parts are asked for at once, since a message costs a party a process."""
+        """Counts on test and validation rows, asked for at once, since each message starts a process at the party."""
         if self._asked is None or self._asked[0] is not weights:
             self._asked = (weights, self.ask(weights, {}))
         return self._asked[1]

@@ -1,8 +1,8 @@
 """What is put into messages, and what is accepted from them.
 
 A message is a Flower RecordDict of named arrays and short texts. Sizes are checked against what is expected before
-anything is unpacked, so a reply cannot make the server allocate more than a few times the model's own size. Whatever a
-message holds, reading it ends in what was asked for or in a UserError, and noting it in a receipt always ends well.
+anything is unpacked, so a reply cannot make the server allocate more than a few times the model's own size. Reading a
+message returns what was asked for or raises a UserError; writing its receipt never fails.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ LAYOUTS = TypeAdapter(Annotated[list[tuple[str, _Shape]], FailFast()])
 
 
 def put(content: RecordDict, name: str, arrays: Arrays) -> None:
-    """Adds arrays. Those of one type travel end to end as one, for Flower handles each array of a message by itself,
-    slowly; the record beside them says which is where."""
+    """Adds arrays. Arrays of one type are sent as one, since Flower is slow for many arrays; a layout record says which
+    part is which array."""
     from flwr.app import Array, ArrayRecord
 
     joined: dict[str, list[Tensor]] = {}
@@ -68,16 +68,16 @@ def get(content: RecordDict, name: str, largest: int | None = None) -> Arrays:
         try:
             flat = _values(array.data)
             if kind != _kind(flat):
-                raise ValueError(f"it is said to hold {kind[:40]!a} and holds {_kind(flat)}")
+                raise ValueError(f"it is declared as {kind[:40]!a} and holds {_kind(flat)}")
             places = LAYOUTS.validate_json(text_of(content, name + LAYOUT, kind, MAX_LAYOUT))
             sizes = [prod(shape) for _, shape in places]
             if sum(sizes) != len(flat):
-                raise ValueError(f"it holds {len(flat):,} numbers, and its layout tells of another number of them")
+                raise ValueError(f"it holds {len(flat):,} numbers, and its layout lists another number")
             parts = flat.split(sizes)
             found |= {key: part.view(shape).clone() for (key, shape), part in zip(places, parts, strict=True)}
         except UserError:
             raise
-        except Exception as error:  # a stranger's bytes: whatever they do to a parser, they are left out
+        except Exception as error:  # bytes of unknown origin: whatever they do to a parser, they are refused
             raise UserError(f"{name} cannot be read: {' '.join(str(error).split())[:200]}") from error
     return found
 
@@ -87,14 +87,14 @@ def _kind(value: Tensor) -> str:
 
 
 def _values(data: bytes) -> Tensor:
-    """The numbers of a flat .npy file. Its header is not believed: it may tell of more than there is, or of objects."""
+    """The numbers of a flat .npy file. Its header is checked: it may declare more than there is, or objects."""
     stream = io.BytesIO(data)
     if np.lib.format.read_magic(stream) != (1, 0):
         raise ValueError("it is of another version of numpy's format")
     shape, _, dtype = np.lib.format.read_array_header_1_0(stream)
     there = len(data) - stream.tell()
     if dtype.kind not in "biuf" or len(shape) != 1 or shape[0] * dtype.itemsize != there:
-        raise ValueError(f"its header tells of {shape} {dtype} and it holds {there:,} bytes")
+        raise ValueError(f"its header declares {shape} {dtype} and it holds {there:,} bytes")
     return torch.from_numpy(np.frombuffer(data, dtype, offset=stream.tell()).copy())
 
 
@@ -140,7 +140,7 @@ def get_update(content: RecordDict, largest: int | None = None) -> Update:
 
 
 def most_bytes(*groups: Arrays) -> int:
-    """Of a record in reply to these: an algorithm may send a few numbers a weight."""
+    """The largest size of a record of arrays like these."""
     return 4 * sum(map(size_of, groups))
 
 
@@ -153,17 +153,17 @@ def receipt(content: RecordDict, largest: int | None = None) -> dict[str, Any]:
     from flwr.app import ArrayRecord
 
     found: dict[str, Any] = {}
-    told: set[str] = set()  # layouts, of which names and shapes are all there is
+    layouts: set[str] = set()  # of arrays whose names and shapes are listed already
     for name, record in content.items():
         if isinstance(record, ArrayRecord):
             try:
                 found[name] = {key: _noted(value) for key, value in get(content, name, largest).items()}
                 if name + LAYOUT in content and content[name + LAYOUT].keys() == record.keys():
-                    told.add(name + LAYOUT)
+                    layouts.add(name + LAYOUT)
             except UserError:  # noted as it came
                 found[name] = _entries({key: _digest(array.data) for key, array in record.items()})
     for name, record in content.items():
-        if name not in found and name not in told:
+        if name not in found and name not in layouts:
             found[name] = _entries({key: _shortened(value) for key, value in record.items()})
     return _entries(found)
 

@@ -1,4 +1,4 @@
-"""A party's side: answers the server's messages from its own file, with its memory and receipts on its own disk."""
+"""A party's side: answers the server's messages from its own file, with its state and receipts on its own disk."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fedalign.errors import UserError
 from fedalign.flower import messages
 from fedalign.flower.party_state import Memory
 from fedalign.ingest.offer import Agreement
-from fedalign.learning import metrics
+from fedalign.learning import metrics, scoring
 from fedalign.learning.algorithm import Algorithm
 from fedalign.learning.local_training import ModelPair, train_client
 from fedalign.runs import experiment
@@ -34,19 +34,18 @@ if TYPE_CHECKING:
 
     from fedalign.flower.party_rows import Rows
 
-CHUNK = 256  # rows scored at once
 SERVER_ONLY = ("path", "parties", "client", "test_file", "aliases")  # of the data set's options
 BINDING = ("algorithm", "dataset", "encoder", "training", "thresholds")  # what decides what is read and what leaves
 
 
 @dataclass(frozen=True)
 class PartySetup:
-    """This party: what its SuperNode was told with --node-config, and the run's configuration."""
+    """This party: what its SuperNode was given with --node-config, and the run's configuration."""
 
     config: Config
     data: Path | None
     name: str
-    folder: Path  # memory and receipts
+    folder: Path  # state and receipts
     partition: int | None = None  # for trials: a client of a preset instead of a file
 
     @classmethod
@@ -67,13 +66,13 @@ class PartySetup:
         raise UserError("this SuperNode has no data; start it with --node-config 'data=\"/path/of/your/file.csv\"'")
 
     def parts(self, agreed: Agreement) -> dict[str, Examples]:
-        """Training, validation and test rows, as far as there are any. A process lives for one message, so what a file
-        becomes is kept on this party's disk, until the file or the agreement changes."""
+        """Training, validation and test rows, as far as there are any. A process lives for one message, so the prepared
+        rows are kept on this party's disk until the file or the agreement changes."""
         if self.data is None:
             return self.read().parts(agreed)
         path = self.folder / "rows.safetensors"
-        told = [str(self.data.resolve()), self.name, fedalign.__version__, configs.as_table(self.config)]
-        mark = cache.fingerprint(self.data.parent, json.dumps([*told, agreed.model_dump_json()]), [self.data])
+        source = [str(self.data.resolve()), self.name, fedalign.__version__, configs.as_table(self.config)]
+        mark = cache.fingerprint(self.data.parent, json.dumps([*source, agreed.model_dump_json()]), [self.data])
         found = cache.kept(path, mark, lambda: Prepared(flat(self.read().parts(agreed))), private=True)
         return unflat(found.arrays)
 
@@ -84,7 +83,7 @@ class PartySetup:
 
 
 def check_bound(asked: Config, path: Path) -> None:
-    """What this party looked at before it joined binds it: a run that would read or send anything else is refused."""
+    """Refuses a run that would read or send anything else than the configuration that this party accepted."""
     try:
         held = configs.sections(tomllib.loads(path.read_text(encoding="utf-8")), where=str(path))
     except OSError as error:
@@ -94,12 +93,12 @@ def check_bound(asked: Config, path: Path) -> None:
     asked = asked.model_copy(update={"engine": held.engine})
     different = differences(held, asked)
     if different and not any(key.endswith(".name") for key in different):
-        # what one of the two leaves out may be what the other writes down; only things named in both are looked at
+        # one may leave out a default that the other states; then the completed configurations are compared
         different = differences(configs.complete(held), configs.complete(asked))
     if different:
         raise UserError(
-            f"the server's configuration differs from {path} in {', '.join(different[:4])}; ask its people for the "
-            "one they run, look at it with fedalign check --what-leaves, and take it in place of yours"
+            f"the server's configuration differs from {path} in {', '.join(different[:4])}; ask its operators for "
+            "theirs, read it with fedalign check --what-leaves, and use it in place of yours"
         )
 
 
@@ -149,32 +148,32 @@ def unflat(arrays: Arrays) -> dict[str, Examples]:
 
 
 def answer(kind: str, content: RecordDict, text: str, node: Mapping[str, Any]) -> RecordDict:
-    """The reply to a message: an offer, an update, or scores. What came is written to the party's receipt, and what
-    leaves before it does."""
+    """The reply to a message: an offer, an update, or scores. Both messages are written to the party's receipts, the
+    reply before it leaves."""
     from flwr.app import RecordDict as Records
 
     torch.set_num_threads(1)
-    here = PartySetup.from_node(text, node)
-    messages.keep_receipt(here.folder, "in", kind, "server", content)
+    setup = PartySetup.from_node(text, node)
+    messages.keep_receipt(setup.folder, "in", kind, "server", content)
     reply = Records()
     if kind == "offer":
-        offered = here.read().offer().model_dump_json()
-        write_atomically(here.folder / "offer.json", offered)  # a receipt shortens long texts
+        offered = setup.read().offer().model_dump_json()
+        write_atomically(setup.folder / "offer.json", offered)  # a receipt shortens long texts
         messages.put_text(reply, "offer", {"offer": offered})
     else:
         agreed = Agreement.model_validate_json(messages.text_of(content, "task", "agreed"))
-        algorithm, bench = built(text, agreed.model_dump_json())
-        parts = here.parts(agreed)
-        (train if kind == "train" else score)(here, algorithm, bench, parts, content, reply)
+        algorithm, models = built(text, agreed.model_dump_json())
+        parts = setup.parts(agreed)
+        (train if kind == "train" else score)(setup, algorithm, models, parts, content, reply)
         echo = {key: content["task"][key] for key in ("run", "round", "nonce")}
-        messages.put_text(reply, "echo", {**echo, "party": here.name})
-    messages.keep_receipt(here.folder, "out", kind, "server", reply)
+        messages.put_text(reply, "echo", {**echo, "party": setup.name})
+    messages.keep_receipt(setup.folder, "out", kind, "server", reply)
     return reply
 
 
 @lru_cache(maxsize=2)
 def built(text: str, agreed_text: str) -> tuple[Algorithm, ModelPair]:
-    """Algorithm and model from the configuration; the label rows come with the weights, so no label file is needed."""
+    """Algorithm and model from the configuration. Class vectors come with the weights, so no label file is needed."""
     config = configs.sections(tomllib.loads(text))
     algorithm = registry.build("algorithms", config.algorithm.name, config.algorithm.options)
     agreed = Agreement.model_validate_json(agreed_text)
@@ -184,67 +183,67 @@ def built(text: str, agreed_text: str) -> tuple[Algorithm, ModelPair]:
     return algorithm, ModelPair(experiment.model(blank, data, algorithm.head))
 
 
-def server_of(content: RecordDict, bench: ModelPair) -> Server:
-    largest = messages.most_bytes(bench.model.arrays())
-    weights = messages.get(content, "weights", largest)
-    return Server(
-        weights, int(content["task"]["clients"]), bench.model.class_arrays, messages.get(content, "extra", largest)
-    )
+def server_of(content: RecordDict, models: ModelPair) -> Server:
+    """The server's arrays, from a message."""
+    largest = messages.most_bytes(models.model.arrays())
+    weights, extra = messages.get(content, "weights", largest), messages.get(content, "extra")
+    return Server(weights, int(content["task"]["clients"]), models.model.class_arrays, extra)
 
 
 def train(
-    here: PartySetup,
+    setup: PartySetup,
     algorithm: Algorithm,
-    bench: ModelPair,
+    models: ModelPair,
     parts: Mapping[str, Examples],
     content: RecordDict,
     reply: RecordDict,
 ) -> None:
     task = content["task"]
-    server = server_of(content, bench)
-    store = Memory(here.folder, str(task["run"]))
+    server = server_of(content, models)
+    store = Memory(setup.folder, str(task["run"]))
     number = int(task["round"])
     counted = int(task["counted"])
-    memory = store.of(counted, bench.model.class_arrays, len(bench.model.anchors()))
-    key = (here.config.seed, number, int(task["client"]))
-    update, after = train_client(algorithm, bench, server, parts["train"], memory, here.config.training, key)
+    state = store.of(counted, models.model.class_arrays, len(models.model.anchors()))
+    key = (setup.config.seed, number, int(task["client"]))
+    update, after = train_client(
+        algorithm,
+        models,
+        server,
+        parts["train"],
+        state,
+        setup.config.training,
+        key,
+        validation=parts.get("validation"),
+    )
     store.keep(number, after, counted)
     messages.put_update(reply, update)
     messages.put_text(reply, "kept", {"kept": size_of(after)})
 
 
 def score(
-    here: PartySetup,
+    setup: PartySetup,
     algorithm: Algorithm,
-    bench: ModelPair,
+    models: ModelPair,
     parts: Mapping[str, Examples],
     content: RecordDict,
     reply: RecordDict,
 ) -> None:
     """Counts on the party's own test and validation rows; at the thresholds the server asks about, if it does."""
-    weights = server_of(content, bench).weights
+    weights = server_of(content, models).weights
     asked = messages.get(content, "thresholds")
-    if asked and not here.config.thresholds:
-        raise UserError("the server asks for counts at thresholds; ask its people to set thresholds = true for all")
+    if asked and not setup.config.thresholds:
+        raise UserError("the server asks for counts at thresholds; ask its operators to set thresholds = true for all")
     found: Arrays = {}
     for name in ("test", "validation"):
         if name in parts:
-            found[name] = count(bench, weights, parts[name], asked.get(name))
+            found[name] = count(models, weights, parts[name], asked.get(name))
     messages.put(reply, "counts", found)
 
 
-def count(bench: ModelPair, weights: Arrays, rows: Examples, thresholds: torch.Tensor | None) -> torch.Tensor:
-    """(C, 4) counts at 0.5 or at one threshold a class (C,), or (T, C, 4) for a grid of thresholds (T, 1)."""
-    model = bench.start.load(weights)
-    total: torch.Tensor | None = None
-    for chosen in torch.arange(len(rows)).split(CHUNK):
-        part = rows.take(chosen)
-        with torch.no_grad():
-            logits = model(part.x)
-        if thresholds is not None and thresholds.dim() == 2:
-            found = metrics.count_at(logits, part.y, part.known, thresholds)
-        else:
-            found = metrics.count(metrics.decide(logits, model.task, thresholds), part.y, part.known)
-        total = found if total is None else total + found
-    assert total is not None
-    return total
+def count(models: ModelPair, weights: Arrays, rows: Examples, thresholds: torch.Tensor | None) -> torch.Tensor:
+    """(C, 4) counts at 0.5 or at one threshold per class (C,), or (T, C, 4) for a grid of thresholds (T, 1)."""
+    model = models.start.load(weights)
+    logits = scoring.logits(model, rows.x)
+    if thresholds is not None and thresholds.dim() == 2:
+        return metrics.count_at(logits, rows.y, rows.known, thresholds)
+    return metrics.count(metrics.decide(logits, model.task, thresholds), rows.y, rows.known)

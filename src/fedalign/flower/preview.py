@@ -1,12 +1,12 @@
-"""What would leave a party's machine, told before it joins: the very messages, made from its own file."""
+"""What would leave a party's machine, shown before it joins. Computed from its own file and the algorithm's reply
+specification, against which the server checks every reply."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from fedalign.config import Config, to_toml
 from fedalign.flower.kit import for_parties
@@ -15,17 +15,16 @@ from fedalign.flower.party_rows import FileRows
 from fedalign.ingest.agree import agree
 from fedalign.ingest.offer import Offer
 from fedalign.learning import metrics
-from fedalign.learning.local_training import labelled_rows, train_client
-from fedalign.types import Arrays, Update
+from fedalign.learning.local_training import labelled_rows
+from fedalign.types import ArraySpec, ReplySpec
 
 GRID = "validation, once at the end"
-FEW = 16  # rows of the trial visit: an update's names, shapes and sizes do not depend on how many there are
 NEVER = (
     "rows: no text, number, recording or cell",
     "labels of single rows",
     "the file's path, the order of its rows",
-    "what the party remembers between rounds, such as its optimiser's state; only its size is told",
-    "the reason of a failure, which may hold a path or a cell; the party's own log has it",
+    "the party's state between rounds, such as that of its optimizer; only its size is sent",
+    "the reason of a failure, which may contain a path or a cell; it is in the party's own log",
 )
 CAVEATS = (
     "weights are learned from rows and can hold traces of them; nothing here makes that impossible",
@@ -38,54 +37,49 @@ class Preview:
     """Every message that a party would send."""
 
     offer: Offer
-    update: Update
+    replies: dict[str, ReplySpec]  # when -> what
+    num_examples: int  # labelled training rows
     counts: dict[str, tuple[int, ...]]  # part of the rows -> shape of its counts
     every_round_counts: bool  # the server asks for them after each round
     classes: int
 
-    @property
-    def arrays(self) -> dict[str, Arrays]:
-        return {"weights": self.update.weights, "extra": self.update.extra}
-
-    @property
-    def bytes_of_update(self) -> int:
-        return sum(value.numel() * value.element_size() for group in self.arrays.values() for value in group.values())
-
     def table(self) -> dict[str, Any]:
         """For a program."""
-        return {
+        found: dict[str, Any] = {
             "before the first round": self.offer.model_dump(mode="json", exclude_none=True),
-            "each round": {
-                name: {key: {"shape": list(value.shape), "type": str(value.dtype)} for key, value in group.items()}
-                for name, group in self.arrays.items()
+        }
+        for when, spec in self.replies.items():
+            found[when] = {"weights": _listed(spec.weights), "extra": _listed(spec.extra)} | {
+                "examples": self.num_examples,
+                "classes": len(self.offer.classes),
             }
-            | {"examples": self.update.num_examples, "classes": int(self.update.classes.sum())},
-            "bytes each round": self.bytes_of_update,
+            found[f"bytes {when}"] = spec.size
+        return found | {
             "counts": {name: list(shape) for name, shape in self.counts.items()},
             "never": list(NEVER),
             "caveats": list(CAVEATS),
         }
 
 
+def _listed(specs: Mapping[str, ArraySpec]) -> dict[str, Any]:
+    return {key: {"shape": list(spec.shape), "type": str(spec.dtype)} for key, spec in specs.items()}
+
+
 def preview(path: Path, config: Config, party: str) -> Preview:
-    """Reads the file as the party's SuperNode would and makes its replies, as if it were alone."""
+    """Reads the file as the party's SuperNode would and lists its replies, as if it were the only party."""
     config = for_parties(config)
-    here = PartySetup(config, path, party, Path())
-    rows = FileRows(here)
+    rows = FileRows(PartySetup(config, path, party, Path()))
     offered = rows.offer()
     alone = offered.input.for_one_party(rows.files.preparation)
     agreed, _ = agree([offered], alone)
-    algorithm, bench = built(to_toml(config), agreed.model_dump_json())
+    algorithm, models = built(to_toml(config), agreed.model_dump_json())
     parts = rows.parts(agreed)
-    server = algorithm.start(bench.model, 1)
-    few = parts["train"].take(torch.arange(min(FEW, len(parts["train"]))))
-    once = config.training.model_copy(update={"epochs": 1})
-    update, _ = train_client(algorithm, bench, server, few, {}, once, (config.seed, 1, 0))
-    whole = Update(update.weights, labelled_rows(parts["train"]), update.classes, update.extra)
+    server = algorithm.start(models.model, 1)
     shapes: dict[str, tuple[int, ...]] = {
         name: (len(agreed.label_names), 4) for name in ("test", "validation") if name in parts
     }
     if config.thresholds and "validation" in parts:
         shapes[GRID] = (len(metrics.GRID), len(agreed.label_names), 4)
     needs_class_f1 = algorithm.needs_class_f1(agreed.task) and "validation" in parts
-    return Preview(offered, whole, shapes, needs_class_f1, len(agreed.label_names))
+    labelled = labelled_rows(parts["train"], agreed.task)
+    return Preview(offered, algorithm.reply_specs(server), labelled, shapes, needs_class_f1, len(agreed.label_names))

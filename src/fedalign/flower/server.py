@@ -27,6 +27,7 @@ from fedalign.flower.transport import Log, Transport
 from fedalign.ingest.agree import agree
 from fedalign.ingest.offer import Agreement
 from fedalign.labels import names as label_names
+from fedalign.labels.notices import notices
 from fedalign.learning.client_state import ClientStates
 from fedalign.learning.rounds import Plan, last_accepted
 from fedalign.registry import explain
@@ -80,6 +81,9 @@ def serve(grid: Grid, text: str, run: Mapping[str, Any], log: Log) -> dict[str, 
     else:
         roster = open_roster(post, config, settings, log)
         plan = experiment.plan(config, roster.federation)
+        for sentence in notices(roster.agreed.label_names, config.labels, plan.config.labels):
+            log(sentence)
+    config = plan.config  # names that join later do not change the source of class vectors
     resume, extend = settings.resume, settings.new_classes == "extend"
     while True:
         engine = DeployedEngine(plan, post, roster, extend, settings.evaluate_every, settings.out)
@@ -147,7 +151,9 @@ def open_roster(post: Transport, config: Config, settings: Settings, log: Log) -
 
 def reopened(post: Transport, stored: Stored, config: Config, settings: Settings) -> tuple[Roster, Plan]:
     """Roster and plan of a run that goes on, once all its parties are back; its checkpoint as it is kept now."""
-    RunFolder.existing(settings.out).check_same(config)
+    folder = RunFolder.existing(settings.out)
+    folder.check_same(config)
+    config = folder.resolved(config)
     files = registry.build("datasets", "files", config.dataset.options)
     roster = Roster.again(stored, post.gather(stored.parties), files.preparation, settings.approved)
     plan = experiment.plan(config, roster.federation)
@@ -162,7 +168,7 @@ def renew(folder: Path, plan: Plan) -> None:
     run = RunFolder(folder)
     saved = run.newest()
     if saved is not None and saved.fingerprint == experiment.fingerprint(plan, absent=True):
-        server = replace(plan.start(), weights=saved.weights, extra=saved.extra)
+        server = replace(plan.start(), weights=saved.weights, extra=saved.extra, state=saved.state)
         with run.lock():
             run.commit(saved.round, server, ClientStates(run.checkpoints, 1), experiment.fingerprint(plan))
 

@@ -1,4 +1,4 @@
-"""labels.json: what is needed beside the weights to read rows and name classes.
+"""labels.json: what a model needs besides its weights to read rows and to name classes.
 
 The file may come from anywhere, so it is one strict model: unknown keys, wrong types and impossible sizes are refused
 before anything is built from it.
@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, ValidationError, field_validator, model_validator
 
-from fedalign.errors import UserError
+from fedalign.errors import UnknownFormatError, UserError
 from fedalign.inputs import Inputs
 from fedalign.labels.names import MAX_NAMES, allowed
 from fedalign.registry import explain
@@ -85,7 +85,7 @@ def parse_card(table: Mapping[str, Any], path: Path) -> ModelCard:
     if not isinstance(version, int):
         raise UserError(f"{path} is damaged (it states no format); {AGAIN}")
     if version != FORMAT:
-        raise UserError(f"{path} has format {version}, this fedalign reads {FORMAT}; install the version that wrote it")
+        raise UnknownFormatError(path, version, FORMAT)
     try:
         return ModelCard.model_validate(table)
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""A model asked about files of any size: read in batches, answered in batches, written in batches."""
+"""Predictions for files of any size: rows are read, scored and written in batches."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fedalign import registry
 from fedalign.errors import UserError
+from fedalign.inference.finite import NotFiniteError, check_rows
 from fedalign.inference.model import Model
 from fedalign.ingest import agree
 from fedalign.ingest.columns import Reading, Records, limited, read
@@ -25,13 +26,13 @@ from fedalign.learning import metrics
 from fedalign.learning.model import probabilities
 from fedalign.types import Examples, Sequences, Task
 
-FORMULA = r"^[=+\-@\t\r]"  # beginnings that a spreadsheet would carry out
-NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"  # which are no formulas, whatever their sign
+FORMULA = r"^[=+\-@\t\r]"  # beginnings that a spreadsheet would execute
+NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"  # a number with a sign is not a formula
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """Some rows of a file: their numbers as a person counts them, and the model's logits."""
+    """Some rows of a file: their row numbers as a user counts them, and the model's logits."""
 
     numbers: np.ndarray  # (n,)
     logits: Tensor  # (n, C)
@@ -39,7 +40,7 @@ class Prediction:
 
 
 def reading_of(model: Model, **columns: Any) -> Reading:
-    """Which columns hold the input: as in training, with what is given here laid over."""
+    """Which columns hold the input: those of training, except for those that are given here."""
     stored = (model.card.reading if model.card else None) or {}
     given = {key: value for key, value in columns.items() if value}
     known = {key: tuple(value) if isinstance(value, list) else value for key, value in stored.items()}
@@ -50,7 +51,7 @@ def reading_of(model: Model, **columns: Any) -> Reading:
     kinds = [kind for kind in every if given.get(kind)]
     for other in [kind for kind in kinds if kind != model.inputs.kind]:
         raise UserError(f"the model reads {model.inputs.kind}, not {other}; leave --{other} out")
-    if kinds:  # another column takes the place of the one in training
+    if kinds:  # another column replaces the one of training
         known |= dict.fromkeys(every, "")
     if any(given.get(word) for word in ("label", "labels", "label_columns", "label_prefix")):
         known |= {"label": "", "labels": "", "label_columns": (), "label_prefix": ""}
@@ -66,8 +67,11 @@ def predictions(
     cut: Callable[[int], None] = lambda number: None,
     keep: Sequence[str] = (),
 ) -> Iterator[Prediction]:
-    """The file's rows and the model's logits, some at a time. A row without input is an error, or goes to `skip`; rows
-    as long as the model reads, whose end may be missing, go to `cut`. Columns to `keep` come along."""
+    """The file's rows and the model's logits, in batches.
+
+    A row without input is an error, unless `skip` is given, which receives its number. `cut` receives the numbers of
+    rows that are as long as the model reads, or longer. The columns `keep` are kept in the records.
+    """
     limit = longest(model)
     table = open_table(path)
     for records in read(table, reading, labelled=labelled, keep=keep):
@@ -76,7 +80,7 @@ def predictions(
             for number in records.numbers[empty].tolist():
                 if skip is None:
                     raise UserError(
-                        f"{table.file}, row {number} is empty; fill it in, or pass over such rows with --skip-empty"
+                        f"{table.file}, row {number} is empty; fill it in, or skip such rows with --skip-empty"
                     )
                 skip(int(number))
             records = records.take(np.flatnonzero(~empty))
@@ -85,18 +89,25 @@ def predictions(
             if isinstance(rows, Sequences) and limit is not None:
                 for number in records.numbers[(rows.lengths >= limit).numpy()].tolist():
                     cut(int(number))
-            yield Prediction(records.numbers, model.logits(rows), records)
+            try:
+                logits = model.logits_of_prepared(check_rows(rows))
+            except NotFiniteError as error:
+                raise UserError(
+                    f"{table.file}, row {records.numbers[error.place]} holds a number that is far too large; leave the "
+                    "cell empty for a missing value"
+                ) from error
+            yield Prediction(records.numbers, logits, records)
 
 
 def longest(model: Model) -> int | None:
-    """How many steps of a row are read at most."""
+    """The number of steps of a row that the model reads at most; None without a limit."""
     limit: int | None = getattr(getattr(model.network.data_encoder, "options", None), "max_length", None)
     limits = [found for found in (limit, model.inputs.max_steps) if found is not None]
     return min(limits, default=None)
 
 
 def chosen(model: Model, logits: Tensor, threshold: float | None) -> np.ndarray:
-    """(n,) the names each row gets, with ; between them."""
+    """(n,) the predicted names of each row, separated by semicolons."""
     limits = model.thresholds if threshold is None else torch.full((len(model.label_names),), threshold)
     decided = metrics.decide(logits, model.task, limits).bool().numpy()
     kinds, which = np.unique(decided, axis=0, return_inverse=True)  # few sets of names, many rows
@@ -108,7 +119,7 @@ def chosen(model: Model, logits: Tensor, threshold: float | None) -> np.ndarray:
 
 
 def kept_columns(path: Path, reading: Reading, keep: Sequence[str]) -> tuple[str, ...]:
-    """Columns of the input that come along: a recording's id, where the file has one, and those asked for."""
+    """Columns of the input that are written too: a recording's id, if the file has one, and those asked for."""
     own = reading.input.row_columns(reading.input.columns_of(reading))[:1]
     there = [column for column in own if column in open_table(path).columns]
     return tuple(dict.fromkeys([*there, *keep]))
@@ -117,8 +128,10 @@ def kept_columns(path: Path, reading: Reading, keep: Sequence[str]) -> tuple[str
 def columns(
     model: Model, answer: Prediction, top: int, threshold: float | None, keep: Sequence[str] = ()
 ) -> dict[str, np.ndarray]:
-    """For each row its number, the names it gets, and the likeliest classes with their probabilities; then what is kept
-    of the input, under another name where its own is taken."""
+    """The columns to write: row number, predicted names, the likeliest classes with their probabilities, kept columns.
+
+    A kept column whose name is taken gets the prefix `input_`.
+    """
     values, order = probabilities(answer.logits, model.task).topk(min(top, len(model.label_names)), dim=1)
     names = np.array(model.label_names, dtype=object)[order.numpy()]
     likely = values.double().numpy().round(6)
@@ -133,7 +146,7 @@ def columns(
 
 @contextmanager
 def whole_or_absent(path: Path | None, stream: IO[str]) -> Iterator[IO[str]]:
-    """A file that appears only when it is complete, or the stream given."""
+    """A file that appears only when it is complete; without a path, the given stream."""
     if path is None:
         yield stream
         return
@@ -153,7 +166,7 @@ def whole_or_absent(path: Path | None, stream: IO[str]) -> Iterator[IO[str]]:
 
 
 def writer(kind: str, target: IO[str]) -> Callable[[dict[str, np.ndarray]], None]:
-    """Writes columns as CSV or JSON lines, some rows at a time."""
+    """A function that writes columns as CSV or JSON lines, batch after batch."""
     heads = iter([True])
 
     def write(found: dict[str, np.ndarray]) -> None:
@@ -162,7 +175,7 @@ def writer(kind: str, target: IO[str]) -> Callable[[dict[str, np.ndarray]], None
         if kind == "jsonl":
             target.write(frame.write_ndjson())
             return
-        # a text that a spreadsheet would take for a formula gets a quote before it
+        # a text that a spreadsheet would take for a formula gets a leading quote
         dangers = [pl.col(name).str.contains(FORMULA) & ~pl.col(name).str.contains(NUMBER) for name in texts]
         quoted = [
             pl.when(danger).then(pl.concat_str(pl.lit("'"), name)).otherwise(name).alias(name)
@@ -183,12 +196,12 @@ def evaluate(
     classes: Sequence[str] = (),
     strange: Callable[[str], None] = lambda name: None,
 ) -> metrics.Scores:
-    """Scores on a labelled file; entries that nobody looked at do not count.
+    """Scores on a labelled file. Unknown entries do not count.
 
-    A cell that names classes speaks of those its party annotates, which may be fewer than the model's: without
-    `classes`, which counts these alone, they are the classes that the file names somewhere, or each party's rows, where
-    it has the column of parties of training. Classes with a column of their own that the model does not have go to
-    `strange`.
+    A cell that names classes makes a statement about the classes that its party annotates, which may be fewer than the
+    model's. These are `classes`, if given. Otherwise they are the classes that occur in the file, or per party, if the
+    file has the column of parties of training. `strange` receives the classes with a label column that the model does
+    not have.
     """
     if reading.task != model.task:
         raise UserError(f"{printable(path.name)} is read as {reading.task}-label, the model is {model.task}-label")
@@ -198,7 +211,9 @@ def evaluate(
     counted = [model.class_of(name) for name in classes]
     known = {normalised(name) for name in model.label_names}
     unknown: dict[str, None] = {}
-    found: dict[str, Tensor] = {}  # party -> (2, C, 4) what holds for every class, and what for those it annotates
+    found: dict[
+        str, Tensor
+    ] = {}  # party -> (2, C, 4): counts that hold for every class, and those for the classes that it annotates
     for answer in predictions(model, path, reading, labelled=True, skip=lambda row: None):
         assert answer.records.labels is not None
         unknown |= dict.fromkeys(name for name in answer.records.labels.names if normalised(name) not in known)
@@ -213,7 +228,7 @@ def evaluate(
         strange(name)
     total = torch.zeros(len(model.label_names), 4, dtype=torch.int64)
     for sure, unsure in found.values():
-        named = (sure + unsure)[:, [0, 2]].sum(1) > 0  # true positives and false negatives: rows that are of the class
+        named = (sure + unsure)[:, [0, 2]].sum(1) > 0  # true positives and false negatives: rows of the class
         total += sure + unsure * (named[:, None] | bool(counted))
     if counted:
         total[[c for c in range(len(total)) if c not in counted]] = 0
@@ -223,15 +238,17 @@ def evaluate(
 
 
 def _by_party(records: Records) -> Iterator[tuple[str, Tensor]]:
-    """The parties of the rows, and (n, 1) bool: which rows are whose."""
+    """Each party with (n, 1) bool: which rows are its own."""
     whose = np.full(len(records), "", dtype=object) if records.clients is None else records.clients
     for party in dict.fromkeys(whose.tolist()):
         yield party, torch.from_numpy(np.asarray(whose == party, dtype=bool))[:, None]
 
 
 def _certain(rows: Examples, task: Task, reading: Reading) -> Tensor:
-    """(n, 1) bool: rows whose known entries hold for every class of the model: with a mark a class, and those of a
-    class that excludes the others."""
+    """(n, 1) bool: rows whose known entries hold for every class of the model.
+
+    These are rows with one label column per class, and single-label rows of a class, which excludes the others.
+    """
     if reading.style == "columns":
         return torch.ones(len(rows), 1, dtype=torch.bool)
     return (rows.y > 0).any(1, keepdim=True) & (task == "single")

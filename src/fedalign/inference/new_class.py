@@ -1,16 +1,17 @@
-"""A row for a class that nobody labelled: from its name, from a handful of examples, or from both.
+"""The class vector of a class that nobody labelled: from its name, from a few examples, or from both.
 
-From its name. Label vectors of the known names and of the new one lie in one space; the rows that training made of the
-known ones lie in another. Kernel regression carries the new vector over: names alike, rows alike. It can only rank as
-well as names tell, and few known classes tell little.
+From its name. The label vectors of the known names and of the new one share a space; the class vectors that training
+made of the known classes are in another. Kernel regression maps the new label vector into the second: similar names get
+similar class vectors. The result ranks rows only as well as names do, and few known classes give little to learn from.
 
-From examples. The row moves from there until the examples get the new class. The known classes take part as a made-up
-vector each, and so do other rows where there are some, each with what the model says of it now: without them the new
-class swallows rows of the others.
+From examples. The vector moves from there until the examples get the new class. Each known class takes part with one
+made-up row, and so do other rows if there are any, each with the class that the model gives it now. Without them the
+new class would take rows of the others.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -18,17 +19,20 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedalign.errors import UserError
+from fedalign.inference.finite import check_finite
 from fedalign.labels.settings import Labels
-from fedalign.learning.model import DualEncoder
+from fedalign.learning import scoring
+from fedalign.learning.model import DualEncoder, LabelEncoder
 from fedalign.types import Rows
 
 RIDGE = 0.1  # of the kernel's mean diagonal
-HOLD = 0.01  # how strongly the row stays where its name put it
+HOLD = 0.01  # how strongly the class vector stays where its name put it
 STEPS = 60
+NO_VECTOR = "the examples give no finite class vector; check them for very large numbers"
 
 
 def labels_from(source: str | Path | Labels) -> Labels:
-    """What a person may say: sentence, the name or path of counts, the path of vectors, or a whole section."""
+    """The `[labels]` section that a source stands for: sentence, the name or path of counts, or a vectors file."""
     if isinstance(source, Labels):
         return source
     text = str(source)
@@ -41,60 +45,81 @@ def labels_from(source: str | Path | Labels) -> Labels:
     return Labels(source="counts", file=text)
 
 
-def from_name(vectors: Tensor, rows: Tensor) -> Tensor:
-    """(d,) for the last of the vectors (C + 1, width), given the learned rows (C, d) of the others."""
-    centred = F.normalize(vectors - vectors[:-1].mean(0), dim=1)
+def from_name(label_vectors: Tensor, class_vectors: Tensor) -> Tensor:
+    """(d,) class vector for the last label vector of (C + 1, width), given those (C, d) of the other classes."""
+    centred = F.normalize(label_vectors - label_vectors[:-1].mean(0), dim=1)
     known, new = centred[:-1], centred[-1]
-    kernel = known @ known.T
+    kernel = known @ known.T  # (C, C)
     kernel = kernel + RIDGE * kernel.diagonal().mean() * torch.eye(len(known))
-    mean = rows.mean(0)
-    row = mean + torch.linalg.solve(kernel, known @ new) @ (rows - mean)
-    return row * rows.norm(dim=1).mean() / row.norm().clamp(min=1e-9)
+    mean = class_vectors.mean(0)
+    found = mean + torch.linalg.solve(kernel, known @ new) @ (class_vectors - mean)
+    return found * class_vectors.norm(dim=1).mean() / found.norm().clamp(min=1e-9)
+
+
+def mean_bias(head: LabelEncoder) -> Tensor | None:
+    """The bias (C + 1,) of a head with one more class, which gets the mean of the others; None without a bias."""
+    return None if head.bias is None else torch.cat([head.bias.detach(), head.bias.detach().mean().view(1)])
 
 
 def from_examples(model: DualEncoder, x: Rows, first: Tensor | None, others: Rows | None = None) -> Tensor:
-    """(d,) that gives the examples the new class and leaves the known ones theirs."""
-    with torch.no_grad():
-        return fitted(model, model.encode(x), first, None if others is None else model.encode(others))
+    """(d,) class vector that gives the examples the new class and lets the known classes keep their rows."""
+    z = check_finite(scoring.encode(model, x))
+    return fitted(model, z, first, None if others is None else check_finite(scoring.encode(model, others)))
 
 
 def fitted(model: DualEncoder, z: Tensor, first: Tensor | None, others: Tensor | None = None) -> Tensor:
     """The same for rows that are encoded already."""
     if not len(z):
         raise UserError("there is no example; give at least one row")
-    rows, head = model.anchors(), model.label_encoder
-    size = rows.norm(dim=1).mean()
+    known, head = model.anchors(), model.label_encoder  # (C, d)
+    size = known.norm(dim=1).mean()
     if first is None:
         first = F.normalize(F.normalize(z, dim=1).mean(0), dim=0) * size
-    unit = (lambda w: F.normalize(w, dim=-1)) if head.normalise else (lambda w: w)
-    # what must stay as it is: the classes by their own rows, and what the model says of other rows now
-    stay, said = F.normalize(rows, dim=1) * z.norm(dim=1).mean(), torch.arange(len(rows))
-    if others is not None and len(others):
-        stay, said = torch.cat([stay, others]), torch.cat([said, (others @ unit(rows).T).argmax(1)])
-    both = torch.cat([z, stay])
-    row = first.clone().requires_grad_()
-    optimizer = torch.optim.LBFGS([row], max_iter=STEPS, line_search_fn="strong_wolfe")
+    start, bias = first, mean_bias(head)
 
-    def loss() -> Tensor:
-        all_rows = unit(torch.cat([rows, row.view(1, -1)]))
-        held = HOLD * ((row - first) / size).square().sum()
+    def unit(vectors: Tensor) -> Tensor:
+        return F.normalize(vectors, dim=-1) if head.normalise else vectors
+
+    def logits(rows: Tensor, vectors: Tensor) -> Tensor:
+        return F.linear(rows, unit(vectors), None if bias is None else bias[: len(vectors)])
+
+    # rows that must keep their class: one made up per known class, and the others with what the model gives them now
+    stay, classes = F.normalize(known, dim=1) * z.norm(dim=1).mean(), torch.arange(len(known))
+    if others is not None and len(others):
+        stay, classes = torch.cat([stay, others]), torch.cat([classes, logits(others, known).argmax(1)])
+    both = torch.cat([z, stay])
+    target = torch.cat([torch.full((len(z),), len(known)), classes])
+
+    def loss(vector: Tensor) -> Tensor:
+        held = HOLD * ((vector - start) / size).square().sum()
         if model.task == "single":
-            target = torch.cat([torch.full((len(z),), len(rows)), said])
-            each = F.cross_entropy(both @ all_rows.T, target, reduction="none")
+            found = logits(both, torch.cat([known, vector.view(1, -1)]))  # (n, C + 1)
+            each = F.cross_entropy(found, target, reduction="none")
         else:
-            answer = torch.cat([torch.ones(len(z)), torch.zeros(len(stay))])
-            each = F.binary_cross_entropy_with_logits(both @ all_rows[-1], answer, reduction="none")
+            own = both @ unit(vector) + (0.0 if bias is None else bias[-1])  # (n,)
+            each = F.binary_cross_entropy_with_logits(own, (target == len(known)).float(), reduction="none")
         return each[: len(z)].mean() + each[len(z) :].mean() + held
+
+    return _minimum(loss, start)
+
+
+def _minimum(loss: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
+    """The vector with the smallest loss, found by L-BFGS."""
+    vector = start.clone().requires_grad_()
+    optimizer = torch.optim.LBFGS([vector], max_iter=STEPS, line_search_fn="strong_wolfe")
 
     def step() -> Tensor:
         optimizer.zero_grad()
-        value = loss()
+        value = loss(vector)
         value.backward()
         return value
 
-    with torch.enable_grad():
-        optimizer.step(step)
-    found = row.detach()
+    try:
+        with torch.enable_grad():
+            optimizer.step(step)
+    except RuntimeError as error:  # a step whose length overflows
+        raise UserError(NO_VECTOR) from error
+    found = vector.detach()
     if not bool(found.isfinite().all()):
-        raise UserError("the examples gave no finite row; check them for huge numbers")
+        raise UserError(NO_VECTOR)
     return found

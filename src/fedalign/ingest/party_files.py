@@ -23,7 +23,7 @@ from fedalign.ingest.holding import Divided, Holding, check_positives, hold_out
 from fedalign.ingest.locate import find_sources, find_test_file
 from fedalign.inputs import setting_names, with_input_options
 from fedalign.labels.names import allowed, normalised
-from fedalign.types import Examples, Federation, Party, Task, pooled
+from fedalign.types import Examples, Federation, Party, Task, concatenate
 
 Share = Annotated[float, Field(ge=0, lt=1)]
 
@@ -125,7 +125,7 @@ class Files:
             tested: Examples | None = examples(rows, agreed.label_names, agreed)
         else:
             own = [party.test for party in parties if party.test is not None]
-            tested = pooled(own) if own else None
+            tested = concatenate(own) if own else None
         return Federation(agreed.task, agreed.label_names, parties, agreed.inputs, tested)
 
     # --- parties --------------------------------------------------------------------------------------------------

@@ -43,6 +43,7 @@ class Features(ScaledNumbers):
     order: ClassVar[int] = 30
     rows_called: ClassVar[str] = "rows of numbers"
     encoder: ClassVar[str] = "mlp"
+    feature_map: ClassVar[str] = "random_features"
     graph_rows: ClassVar[str] = "`rows` (n, features) float32 raw numbers, NaN where missing"
     Columns: ClassVar[type] = FeatureColumns
     about: ClassVar[dict[str, str]] = {

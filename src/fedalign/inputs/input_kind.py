@@ -50,7 +50,9 @@ class InputKind(Stored):
 
     order: ClassVar[int] = 0  # in which kinds try to recognise rows: the most specific first
     rows_called: ClassVar[str] = "rows"  # in sentences for users, plural
-    encoder: ClassVar[str] = "transformer"  # that suits it
+    encoder: ClassVar[str] = "transformer"  # the trained encoder that suits it
+    feature_map: ClassVar[str] = ""  # the fixed encoder that suits it; empty: there is none
+    trial_is_prepared: ClassVar[bool] = False  # whether `trial` returns prepared rows
     graph_rows: ClassVar[str] = "`rows`"  # what an exported graph reads
     Columns: ClassVar[type]  # dataclass of the [dataset] options that say where the input is; the first is `kind`
     Settings: ClassVar[type] = NoSettings  # dataclass of the [dataset] options that say how rows are prepared

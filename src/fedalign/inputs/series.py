@@ -42,6 +42,7 @@ class Series(ScaledNumbers):
 
     kind: Literal["series"] = "series"
 
+    feature_map: ClassVar[str] = "rocket"
     order: ClassVar[int] = 10
     rows_called: ClassVar[str] = "recordings (steps of numbers)"
     graph_rows: ClassVar[str] = "`rows` (n, T, channels) float32 raw numbers padded with zeros, `lengths` (n,)"

@@ -71,6 +71,8 @@ class Text(InputKind):
     max_tokens: int = 1000
     left_out: tuple[str, ...] = ()  # words that are ignored before the others are counted
 
+    feature_map: ClassVar[str] = "tfidf"
+    trial_is_prepared: ClassVar[bool] = True
     order: ClassVar[int] = 20
     rows_called: ClassVar[str] = "texts"
     graph_rows: ClassVar[str] = "`rows` (n, T) int64 tokens as `labels.json` describes, `lengths` (n,)"

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from fedalign.errors import UserError, nearest
 from fedalign.labels import names as label_names
-from fedalign.labels.corpus.scan import Segment
+from fedalign.labels.corpus.segments import Segment
 from fedalign.registry import explain
 from fedalign.system.files import write_atomically
 

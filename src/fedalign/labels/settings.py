@@ -8,11 +8,14 @@ from pydantic import Field
 
 from fedalign.registry import Section
 
+Source = Literal["auto", "counts", "sentence", "table", "vectors", "random"]
+
 
 class Labels(Section):
-    """Where the label encoder's first rows come from."""
+    """Where class vectors start. The default is what configurations without this section always meant; `fedalign init`
+    and the Python interface write "auto"."""
 
-    source: Literal["counts", "sentence", "table", "vectors", "random"] = "random"
+    source: Source = "random"  # auto: the best one available for the names, see labels/choose.py
     file: str = ""  # of that source; also the name of shipped counts; sentence: a model's folder, or empty
     descriptions: str = ""  # sentence: a file of names and what they mean, or the name of shipped counts
     phrase: str = Field("{}", pattern=r"\{\}")  # sentence: what is read, {} being the name, as in "a person is {}"

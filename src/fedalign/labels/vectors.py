@@ -22,7 +22,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from fedalign.errors import UserError
-from fedalign.labels import counts, graph, sentence
+from fedalign.labels import choose, counts, graph, sentence
 from fedalign.labels import names as label_names
 from fedalign.randomness import numpy_generator, torch_generator
 from fedalign.system.files import write_atomically
@@ -39,6 +39,7 @@ LARGEST_STEP = 1.0  # of rate times count; four times finer steps change no cosi
 
 def make(names: Sequence[str], dim: int, how: Labels, seed: int) -> Tensor:
     """(C, dim) the label encoder's first rows, the same for the same seed in any process."""
+    how = choose.resolved(names, how)
     if how.source == "random":
         return torch.empty(len(names), dim).normal_(generator=torch_generator(seed, "label vectors"))
     if how.source == "sentence":
@@ -74,20 +75,20 @@ def notes(names: Sequence[str], how: Labels) -> dict[str, Any]:
         return {"source": how.source}
     counted = counts.read(how.file)
     chosen = counted.chosen(names, how.file)
-    isolated_names = graph.isolated(graph.edges(table(names, how), how.reading))
+    without_edge = graph.isolated(graph.edges(table(names, how), how.reading))
     little = set(counted.little())
     return {
         "source": "counts",
         "corpora": [corpus.about for corpus in counted.corpora],
         "counts": [0 if i is None else counted.counts[i] for i in chosen],
-        "isolated": [name for name, alone in zip(names, isolated_names, strict=True) if alone],
+        "isolated": [name for name, found in zip(names, without_edge, strict=True) if found],
         "says_little": [
             name for name, i in zip(names, chosen, strict=True) if i is None or counted.rule.names[i] in little
         ],
     }
 
 
-def without_ties(names: Sequence[str], how: Labels) -> list[str]:
+def isolated_names(names: Sequence[str], how: Labels) -> list[str]:
     """Names of which the counts say nothing, so that their vectors are random."""
     return list(notes(names, how).get("isolated", []))
 
@@ -112,9 +113,9 @@ def from_graph(weights: np.ndarray, dim: int, how: Labels, seed: int) -> Tensor:
     rng = numpy_generator(seed, "walks")
     paths = graph.walks(weights, how.walk_length, how.walks, rng)
     found = skip_gram(pair_counts(paths, len(weights), how.window), dim, seed)
-    isolated_names = torch.from_numpy(graph.isolated(weights))
-    if how.reading == "paper" and bool(isolated_names.any()):
-        found[isolated_names] = ordinary_norm(found, isolated_names, seed)
+    isolated = torch.from_numpy(graph.isolated(weights))
+    if how.reading == "paper" and bool(isolated.any()):
+        found[isolated] = ordinary_norm(found, isolated, seed)
     return found
 
 
@@ -157,12 +158,10 @@ def skip_gram(counts: np.ndarray, dim: int, seed: int) -> Tensor:
     return vectors.clone()
 
 
-def ordinary_norm(vectors: Tensor, isolated_names: Tensor, seed: int) -> Tensor:
+def ordinary_norm(vectors: Tensor, isolated: Tensor, seed: int) -> Tensor:
     """Random vectors for labels the corpus says nothing about, as long as the others are on average."""
-    random = torch.empty(int(isolated_names.sum()), vectors.shape[1]).normal_(
-        generator=torch_generator(seed, "isolated")
-    )
-    others = vectors[~isolated_names]
+    random = torch.empty(int(isolated.sum()), vectors.shape[1]).normal_(generator=torch_generator(seed, "isolated"))
+    others = vectors[~isolated]
     norm = others.norm(dim=1).mean() if len(others) else torch.tensor(1.0)
     return random / random.norm(dim=1, keepdim=True) * norm
 

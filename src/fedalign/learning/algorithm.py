@@ -1,14 +1,14 @@
 """An algorithm: hyper-parameters and a few hooks. The default is FedAvg.
 
-An algorithm holds no state: what a client remembers is returned by `finish`, what the server remembers is
-returned by `aggregate` and `observe`. So one object serves every client, every engine and every test.
+An algorithm holds no state: a client's state is returned by `finish`, the server's by `aggregate` and `observe`.
+So one object serves every client, every engine and every test.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -17,32 +17,77 @@ from torch import Tensor, nn
 from fedalign.errors import UserError
 from fedalign.learning import losses
 from fedalign.learning.aggregation import average_over_owners, client_votes, mean
+from fedalign.learning.local_training import run_epochs
 from fedalign.learning.model import DualEncoder, Head
-from fedalign.types import Arrays, Examples, Server, Task, Update, Visit
+from fedalign.learning.replies import Rejection, specs_like
+from fedalign.types import Arrays, Examples, ReplySpec, Server, Task, Update, Visit
 
 
 @dataclass(frozen=True)
 class Algorithm:
     """FedAvg (McMahan et al., AISTATS 2017), and the options that every method shares."""
 
+    fixed_features: ClassVar[bool] = False  # the encoder is a feature map that is fitted and not trained
+    one_way: ClassVar[tuple[str, ...]] = ()  # arrays of the server's `extra` that a client receives and never sends
+
     weighting: Literal["equal", "examples"] = "equal"
-    average_over_owners: bool = False  # average a class's row over the clients that annotate the class
+    average_over_owners: bool = False  # average a class vector over the clients that annotate the class
     complement: bool = False  # learn from single-label rows known to lie outside the client's classes
-    clip_updates: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0  # at so many median changes; 0: not at all
+    clip_updates: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0  # in multiples of the median change; 0: off
 
     @property
     def head(self) -> Head:
         return "linear"
 
+    def participants(self, server: Server) -> list[int] | None:
+        """The clients that take part in the next round; None: a sample of all, drawn with the run's seed."""
+        return None
+
     def needs_class_f1(self, task: Task) -> bool:
-        """Whether `observe` is to be told how well each class is recognised."""
+        """Whether `observe` needs the F1 of each class on the clients' validation rows."""
         return False
+
+    def planned_rounds(self, model: DualEncoder, configured: int) -> int:
+        """How many rounds a run is expected to take."""
+        return configured
+
+    def finished(self, server: Server) -> bool:
+        """Whether no further round is needed, whatever the configured number of rounds."""
+        return False
+
+    def ready(self, server: Server) -> bool:
+        """Whether the model can be scored yet."""
+        return True
+
+    def thresholds(self, server: Server) -> Tensor | None:
+        """(C,) the probabilities at which the method decides in multi-label; None: 0.5."""
+        return None
+
+    def without_client(self, server: Server, client: int) -> Server:
+        """The server's state with nothing left of what a client sent, from which rounds continue without it."""
+        raise UserError(
+            "only a run with algorithm.name = 'analytic' can forget a party exactly; train again without its file"
+        )
+
+    def summary(self, server: Server) -> dict[str, Any]:
+        """What the method chose by itself, for result.json."""
+        return {}
+
+    def shared(self, model: DualEncoder) -> tuple[str, ...]:
+        """The names of the arrays that a client returns. Frozen weights and buffers are sent to it, never back."""
+        return model.trainable()
+
+    def reply_spec(self, server: Server, round_number: int) -> ReplySpec:
+        """What a client may send in this round: the name, shape, type and bound of each array."""
+        returned = {name: server.weights[name] for name in server.returned}
+        extra = {name: value for name, value in server.extra.items() if name not in self.one_way}
+        return ReplySpec(specs_like(returned), specs_like(extra))
 
     def start(self, model: DualEncoder, num_clients: int) -> Server:
         """What the server holds before the first round."""
         if self.complement and model.task != "single":
-            raise UserError("algorithm.complement needs one class a row; set it to false for multi-label data")
-        server = Server(model.arrays(), num_clients, model.class_arrays)
+            raise UserError("algorithm.complement needs one class per row; set it to false for multi-label data")
+        server = Server(model.arrays(), num_clients, model.class_arrays, returned=self.shared(model))
         return self.observe(server, torch.zeros(len(model.anchors()))) if self.needs_class_f1(model.task) else server
 
     def prepare(self, visit: Visit) -> Examples:
@@ -53,6 +98,18 @@ class Algorithm:
         """(n,) True on the rows that `objective` needs to see."""
         needed = losses.rows_with_loss(visit.data, visit.model.task)
         return needed | losses.outside_own_classes(visit.data) if self.complement else needed
+
+    def reply_specs(self, server: Server) -> dict[str, ReplySpec]:
+        """What a client would send over a whole run, by when it would send it."""
+        return {"each round": self.reply_spec(server, 1)}
+
+    def reject(self, update: Update) -> Rejection | None:
+        """Why an update whose arrays fit `reply_spec` must not be aggregated all the same; None if it may be."""
+        return None
+
+    def local_update(self, visit: Visit) -> tuple[Update, Arrays]:
+        """(what the client sends, its new state). The default is the training loop over the client's rows."""
+        return run_epochs(self, visit)
 
     def phases(self, model: DualEncoder) -> list[list[nn.Parameter]]:
         """The groups of weights updated in turn on each batch."""
@@ -68,19 +125,23 @@ class Algorithm:
         return loss + losses.complement(logits, batch) if self.complement else loss
 
     def correct(self, visit: Visit) -> None:
-        """Called after each optimiser step; may change the model's weights."""
+        """Called after each optimizer step; may change the model's weights."""
 
     def finish(self, visit: Visit) -> tuple[Arrays, Arrays]:
-        """(sent beside the weights, remembered by the client). Sent are arrays like those of the server's `extra`."""
+        """(arrays to send with the weights, the client's new state). The arrays sent are named in `reply_spec`."""
         return {}, {}
+
+    def server_step(self, model: DualEncoder, server: Server, updates: Sequence[Update]) -> Server:
+        """The server's next state. `model` has the shape of the run's model; its weights are not those of `server`."""
+        return self.aggregate(server, updates)
 
     def aggregate(self, server: Server, updates: Sequence[Update]) -> Server:
         """The server's next state, from the updates of the chosen clients in client order."""
-        updates = [update for update in updates if update.num_examples]  # a client without a label taught nothing
+        updates = [update for update in updates if update.num_examples]  # a client without labels changes nothing
         if not updates:
             return server
         votes = client_votes(updates, self.weighting)  # (clients,)
-        weights = mean([update.weights for update in updates], votes)
+        weights = server.weights | mean([update.weights for update in updates], votes)
         if self.average_over_owners:
             owners = torch.stack([update.classes for update in updates]) * votes.view(-1, 1)  # (clients, C)
             for name in server.class_arrays:
@@ -89,6 +150,6 @@ class Algorithm:
         return replace(server, weights=weights)
 
     def observe(self, server: Server, class_f1: Tensor) -> Server:
-        """Told how well the model does on each class (C,) by the clients' validation rows; NaN: not known now. Before
-        the first round it is told zeros, so that what it keeps has its shape from the start."""
+        """The server's state after it has seen the F1 of each class (C,) on the clients' validation rows; NaN where no
+        client has reported. It is called with zeros before the first round, so that its arrays have their shapes."""
         return server

@@ -5,24 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from fedalign.errors import UserError
 from fedalign.learning import losses
-from fedalign.learning.algorithm import Algorithm
 from fedalign.learning.model import DualEncoder
 from fedalign.learning.optimizers import SGD, Adam, Group, Optimizer
 from fedalign.learning.settings import Training
 from fedalign.randomness import KeyedRandom, seeded
-from fedalign.types import Arrays, Examples, Server, Update, Visit
+from fedalign.types import Arrays, Examples, Server, Task, Update, Visit
 
-OPTIMIZER = "optimizer:"  # prefix of the optimiser's part of a client's memory; the rest belongs to the algorithm
+if TYPE_CHECKING:
+    from fedalign.learning.algorithm import Algorithm
+
+OPTIMIZER = "optimizer:"  # prefix of the optimizer's part of a client's state; the rest belongs to the algorithm
 
 
 class ModelPair:
-    """A model to train and one to keep as received; a thread needs one, clients do not."""
+    """A model to train and one to keep as received. Each thread needs one; clients do not."""
 
     def __init__(self, model: DualEncoder) -> None:
         self.model = model.clone()
@@ -33,95 +36,98 @@ class ModelPair:
 class TrainingCallback:
     """Sees what happens during a visit, on the client's own machine; changes nothing."""
 
-    def prepared(self, data: Examples) -> None:
+    def on_data(self, data: Examples) -> None:
         """The rows and labels of this round, pseudo labels included."""
 
     def on_batch_end(self) -> None:
-        """After each batch; may raise to abandon the visit."""
+        """Called after each batch; may raise to end the visit."""
 
 
 def train_client(
     algorithm: Algorithm,
-    bench: ModelPair,
+    models: ModelPair,
     server: Server,
     data: Examples,
-    memory: Arrays,
+    state: Arrays,
     config: Training,
     key: tuple[int, int, int],
     callback: TrainingCallback | None = None,
+    validation: Examples | None = None,
 ) -> tuple[Update, Arrays]:
-    """Trains on one client's rows. `key` (seed, round, client) fixes all randomness, so neither order nor engine
-    nor resumption changes a result."""
-    with nullcontext() if bench.model.keyed else seeded(*key):
-        return _visit(algorithm, bench, server, data, memory, config, key, callback or TrainingCallback())
+    """(the client's update, its new state) after one visit. `key` (seed, round, client) fixes all randomness, so
+    neither order nor engine nor resumption changes a result."""
+    with nullcontext() if models.model.keyed else seeded(*key):
+        model = models.model.load(server.weights)
+        check_state(model, state)
+        visit = Visit(
+            model,
+            models.start.load(server.weights),
+            data,
+            config,
+            server.extra,
+            {name: array for name, array in state.items() if not name.startswith(OPTIMIZER)},
+            KeyedRandom(*key),
+            server.num_clients,
+            optimizer_state={name: array for name, array in state.items() if name.startswith(OPTIMIZER)},
+            validation=validation,
+            round_number=key[1],
+            client=key[2],
+            callback=callback or TrainingCallback(),
+        )
+        return algorithm.local_update(visit)
 
 
-def _visit(
-    algorithm: Algorithm,
-    bench: ModelPair,
-    server: Server,
-    data: Examples,
-    memory: Arrays,
-    config: Training,
-    key: tuple[int, int, int],
-    callback: TrainingCallback,
-) -> tuple[Update, Arrays]:
-    model = bench.model.load(server.weights)
-    check_memory(model, memory)
-    remembered = {name: array for name, array in memory.items() if not name.startswith(OPTIMIZER)}
-    now = Visit(
-        model,
-        bench.start.load(server.weights),
-        data,
-        config,
-        server.extra,
-        remembered,
-        KeyedRandom(*key),
-        server.num_clients,
-    )
-    data = algorithm.prepare(now)
-    callback.prepared(data)
+def run_epochs(algorithm: Algorithm, visit: Visit) -> tuple[Update, Arrays]:
+    """The training loop: epochs of batches, each phase of weights in turn."""
+    model, config, callback = visit.model, visit.config, visit.callback or TrainingCallback()
+    data = algorithm.prepare(visit)
+    callback.on_data(data)
     if model.task == "multi" and config.balanced:
         weight = losses.balanced_weights(data.y, data.known)
         data = replace(data, weight=weight if data.weight is None else weight * data.weight)
-    now = now.with_data(data)
-    needed = algorithm.rows_with_loss(now)
+    visit = visit.with_data(data)
+    needed = algorithm.rows_with_loss(visit)
     phases = [phase for phase in algorithm.phases(model) if phase]  # all of an encoder may be frozen
     optimizers = [make_optimizer(model, phase, config) for phase in phases]
     names = {parameter: name for name, parameter in model.named_parameters()}
     if config.keep_optimizer:
         for optimizer in optimizers:
-            restore(optimizer, names, memory)
+            restore(optimizer, names, visit.optimizer_state)
     for _ in range(config.epochs):
-        for rows in batches(len(data), config.batch_size, now.noise):
+        for rows in batches(len(data), config.batch_size, visit.noise):
             batch = data.take(rows[needed[rows]], drawn=len(rows))
             for phase, optimizer in zip(phases, optimizers, strict=True):
-                step(algorithm, now, batch, phase, optimizer)
-            now.steps += 1
-            algorithm.correct(now)
+                step(algorithm, visit, batch, phase, optimizer)
+            visit.steps += 1
+            algorithm.correct(visit)
             callback.on_batch_end()
-    send, remember = algorithm.finish(now)
-    update = Update(model.arrays(), labelled_rows(now.data), data.classes, send)
-    kept = {} if not config.keep_optimizer else {k: v for opt in optimizers for k, v in stored(opt, names).items()}
-    return update, {**remember, **kept}
+    send, kept = algorithm.finish(visit)
+    arrays = model.arrays()
+    returned = {name: arrays[name] for name in algorithm.shared(model)}
+    update = Update(returned, labelled_rows(data, model.task), data.classes, send)
+    if config.keep_optimizer:
+        kept = kept | {k: v for optimizer in optimizers for k, v in stored(optimizer, names).items()}
+    return update, kept
 
 
-def labelled_rows(data: Examples) -> int:
-    """Rows with a class that this client annotates: what it tells as its number of examples."""
-    return int(((data.y > 0) & data.known & data.classes).any(1).sum())
+def labelled_rows(data: Examples, task: Task) -> int:
+    """The number of rows that this client annotates: with one of its classes, or in multi-label with a yes or a no."""
+    annotated = data.known & data.classes
+    return int((annotated if task == "multi" else annotated & (data.y > 0)).any(1).sum())
 
 
-def step(algorithm: Algorithm, now: Visit, batch: Examples, phase: list[nn.Parameter], optimizer: Optimizer) -> None:
-    now.model.train_only(phase)
-    loss = algorithm.objective(now, batch)
+def step(algorithm: Algorithm, visit: Visit, batch: Examples, phase: list[nn.Parameter], optimizer: Optimizer) -> None:
+    """One optimizer step of one phase."""
+    visit.model.train_only(phase)
+    loss = algorithm.objective(visit, batch)
     gradients: tuple[Tensor | None, ...] = (None,) * len(phase)
     if loss.requires_grad:
         gradients = torch.autograd.grad(loss, phase, allow_unused=True)
     for parameter, gradient in zip(phase, gradients, strict=True):
-        # an optimiser with momentum moves also on a zero gradient, so a batch without a loss still is a step
+        # an optimizer with momentum moves also on a zero gradient, so a batch without a loss is still a step
         parameter.grad = torch.zeros_like(parameter) if gradient is None else gradient
-    if now.config.clip is not None:
-        torch.nn.utils.clip_grad_norm_(phase, now.config.clip)
+    if visit.config.clip is not None:
+        torch.nn.utils.clip_grad_norm_(phase, visit.config.clip)
     optimizer.step()
     for parameter in phase:
         parameter.grad = None
@@ -142,20 +148,20 @@ def make_optimizer(model: DualEncoder, phase: list[nn.Parameter], config: Traini
     return SGD(groups, config.momentum) if config.optimizer == "sgd" else Adam(groups)
 
 
-def check_memory(model: DualEncoder, memory: Arrays) -> None:
-    """Memory may come from a disk or another run: an array named after a weight must have that weight's shape."""
+def check_state(model: DualEncoder, state: Arrays) -> None:
+    """Checks that an array named after a weight has that weight's shape; a state may come from disk or another run."""
     shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
-    for key, value in memory.items():
+    for key, value in state.items():
         name = key.rpartition(":")[2]
         if name in shapes and value.dim() and value.shape != shapes[name]:
             raise UserError(
-                f"the client's memory does not fit this model ({key} is {tuple(value.shape)} instead of "
+                f"the client's state does not fit this model ({key} is {tuple(value.shape)} instead of "
                 f"{tuple(shapes[name])}); remove it or resume the run it belongs to"
             )
 
 
 def stored(optimizer: Optimizer, names: dict[nn.Parameter, str]) -> Arrays:
-    """The optimiser's state as named arrays."""
+    """The optimizer's state as named arrays."""
     return {
         f"{OPTIMIZER}{field}:{names[parameter]}": value.clone()
         for parameter, state in optimizer.stored()
@@ -163,10 +169,11 @@ def stored(optimizer: Optimizer, names: dict[nn.Parameter, str]) -> Arrays:
     }
 
 
-def restore(optimizer: Optimizer, names: dict[nn.Parameter, str], memory: Arrays) -> None:
+def restore(optimizer: Optimizer, names: dict[nn.Parameter, str], state: Arrays) -> None:
+    """Gives the optimizer the state that `stored` returned."""
     parameters = {name: parameter for parameter, name in names.items()}
     found: dict[nn.Parameter, dict[str, Tensor]] = {}
-    for key, value in memory.items():
+    for key, value in state.items():
         if key.startswith(OPTIMIZER):
             field, name = key.removeprefix(OPTIMIZER).split(":", 1)
             if name in parameters:

@@ -19,7 +19,7 @@ Head = Literal["linear", "rows", "names", "random"]
 
 
 class LabelEncoder(nn.Module):
-    """One row a class; a linear head is the same thing with random rows and a bias."""
+    """One class vector per class; a linear head is the same thing with random vectors and a bias."""
 
     def __init__(self, rows: Tensor, bias: bool, normalise: bool) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class LabelEncoder(nn.Module):
 
 
 class DualEncoder(nn.Module):
-    """f(x; theta) and gamma(w; omega). Declares which of its arrays have one row a class."""
+    """f(x; theta) and gamma(w; omega). Declares which of its arrays have one entry per class."""
 
     class_arrays: tuple[str, ...]
 
@@ -45,7 +45,7 @@ class DualEncoder(nn.Module):
         self.class_arrays = tuple(
             f"label_encoder.{name}" for name, value in label_encoder.named_parameters() if value is not None
         )
-        # what a given module does not want trained, such as a part that was trained elsewhere; it travels all the same
+        # weights that a user's module does not want trained, such as a pretrained part; they are sent but not returned
         self.frozen = frozenset(name for name, value in data_encoder.named_parameters() if not value.requires_grad)
         # else it draws from torch's global generator, which a visit then seeds
         self.keyed = bool(getattr(data_encoder, "keyed", False))
@@ -73,13 +73,20 @@ class DualEncoder(nn.Module):
         return list(self.label_encoder.parameters())
 
     def arrays(self) -> Arrays:
-        """A copy of the weights, as they are sent."""
-        return {name: value.detach().clone() for name, value in self.named_parameters()}
+        """A copy of all weights and persistent buffers."""
+        return {name: value.detach().clone() for name, value in self.state_dict().items()}
+
+    def trainable(self) -> tuple[str, ...]:
+        """The names of the arrays that training changes."""
+        frozen = {f"data_encoder.{name}" for name in self.frozen}
+        return tuple(name for name, _ in self.named_parameters() if name not in frozen)
 
     def load(self, arrays: Arrays) -> DualEncoder:
+        """Copies the arrays into the model; those it does not name stay as they are."""
         with torch.no_grad():
-            for name, value in self.named_parameters():
-                value.copy_(arrays[name])
+            for name, value in self.state_dict().items():
+                if name in arrays:
+                    value.copy_(arrays[name])
         return self
 
     def train_only(self, parameters: Iterable[nn.Parameter]) -> None:

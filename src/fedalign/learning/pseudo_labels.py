@@ -67,8 +67,9 @@ def pseudo_labels_multi(
     return torch.where(yes, torch.ones_like(y), y), known | yes | no
 
 
-def two_terms(data: Examples, aligned: Examples, weight: float, single: bool) -> Examples:
-    """Weights that turn the mean over all rows into L + weight * L', L' being the mean over pseudo-labelled rows."""
+def two_terms(data: Examples, aligned: Examples, weight: float) -> Examples:
+    """Weights that turn the mean over all rows into L + weight * L', L' being the mean over D', all rows that have a
+    pseudo label, a yes or a no (Eq. 9 and 10)."""
     added = aligned.known & ~data.known  # (n, C)
-    taught = (added & (aligned.y > 0) if single else added).any(1).sum().clamp(min=1)
-    return replace(aligned, weight=torch.where(added, weight * len(data) / taught, 1.0))
+    rows = added.any(1).sum().clamp(min=1)
+    return replace(aligned, weight=torch.where(added, weight * len(data) / rows, 1.0))

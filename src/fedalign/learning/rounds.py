@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from math import isfinite
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -16,14 +15,12 @@ from fedalign.learning import metrics
 from fedalign.learning.aggregation import clipped
 from fedalign.learning.algorithm import Algorithm
 from fedalign.learning.model import DualEncoder
+from fedalign.learning.replies import Reason, Rejection, reject_reason
 from fedalign.randomness import numpy_generator
-from fedalign.types import Arrays, Federation, Server, Update, size_of
+from fedalign.types import Arrays, Federation, ReplySpec, Server, Update, size_of
 
 if TYPE_CHECKING:
     from fedalign.config import Config
-
-FAR = 1e3  # an array moves less in a round than this, times one and its largest value: training moves it by far less
-NOT_FINITE = "holds values that are not finite"
 
 
 @dataclass(frozen=True)
@@ -91,46 +88,55 @@ def choose(seed: int, round_number: int, clients: int, count: int) -> list[int]:
 
 
 def rounds(plan: Plan, engine: Engine, server: Server, done: int = 0) -> Iterator[Round]:
-    """Runs the rounds after `done`, handing out the state after each."""
-    config, federation = plan.config, plan.federation
+    """Runs the rounds after `done` and yields the state after each."""
+    config, federation, algorithm = plan.config, plan.federation, plan.algorithm
     missed = 0
     for number in range(done + 1, config.rounds + 1):
-        server = replace(server, num_clients=len(federation.parties))  # more than there were, if parties have joined
-        chosen = choose(config.seed, number, len(federation.parties), config.clients_per_round)
-        replies, refused = accept_replies(engine.train(server, number, chosen), server, federation)
+        server = replace(server, num_clients=len(federation.parties))  # parties may have joined
+        if algorithm.finished(server):
+            return
+        chosen = algorithm.participants(server)
+        if chosen is None:
+            chosen = choose(config.seed, number, len(federation.parties), config.clients_per_round)
+        spec = algorithm.reply_spec(server, number)
+        replies, rejected = accept_replies(engine.train(server, number, chosen), spec, plan)
         sent = size_of(server.weights) + size_of(server.extra)
         missed = missed + 1 if len(replies) < config.min_clients else 0
         if not missed:
-            updates = [update for _, update in replies]
-            if plan.algorithm.clip_updates:
-                updates = clipped(server, updates, plan.algorithm.clip_updates)
-            server = plan.algorithm.aggregate(server, updates)
+            updates = [replace(update, client=reply.client) for reply, update in replies]
+            if algorithm.clip_updates:
+                updates = clipped(server, updates, algorithm.clip_updates)
+            server = algorithm.server_step(plan.model, server, updates)
             engine.commit(number, [reply.client for reply, _ in replies])
         record: dict[str, object] = {"round": number, "clients": [reply.client for reply, _ in replies]}
-        if refused:
-            record["refused"] = refused
-        record |= traffic(sent, replies)
+        if rejected:
+            record["refused"] = {name: short(str(rejection)) for name, rejection in rejected.items()}
+        record |= traffic(sent * len(chosen), replies)
         scores = None
-        tested = engine.score(server.weights)
+        due = algorithm.ready(server) or number == config.rounds
+        tested = engine.score(server.weights, algorithm.thresholds(server)) if due else None
         if tested is not None:
             scores = metrics.scores(tested, federation.task)
             record |= describe(scores)
-        if plan.algorithm.needs_class_f1(federation.task):
+        if algorithm.needs_class_f1(federation.task):
             counts = engine.validate(server.weights)
-            if counts is not None:  # nobody spoke of a class: NaN
+            if counts is not None:  # NaN for a class on which nobody has reported
                 class_f1 = torch.where(counts.sum(1) > 0, metrics.f1(counts), torch.nan)
-                server = plan.algorithm.observe(server, class_f1.float())
+                server = algorithm.observe(server, class_f1.float())
         for key in sorted({key for reply, _ in replies for key in reply.notes}):
             record[key] = sum(reply.notes.get(key, 0.0) for reply, _ in replies)
         yield Round(number, server, record, scores)
         if missed >= config.patience:
-            reasons = "; ".join(f"{name}: {reason}" for name, reason in refused.items())
-            mend = "mend the parties and resume the run"
-            if refused and not replies and all(reason.endswith(NOT_FINITE) for reason in refused.values()):
-                mend = "the model's own weights are the suspect: start anew with a lower training.lr"
-            raise UserError(
-                f"{missed} rounds in a row had fewer than {config.min_clients} good replies ({reasons}); {mend}"
-            )
+            raise UserError(too_few(missed, config.min_clients, replies, rejected))
+
+
+def too_few(missed: int, wanted: int, replies: Sequence[object], rejected: Mapping[str, Rejection]) -> str:
+    """The sentence for a run that several rounds in a row could not advance."""
+    reasons = "; ".join(f"{name}: {short(str(rejection))}" for name, rejection in rejected.items())
+    fix = "fix the parties and resume the run"
+    if rejected and not replies and all(one.reason is Reason.NOT_FINITE for one in rejected.values()):
+        fix = "the model's own weights are the likely cause: start a new run with a lower training.lr"
+    return f"{missed} rounds in a row had fewer than {wanted} good replies ({reasons}); {fix}"
 
 
 def last_accepted(records: Iterable[Mapping[str, Any]], min_clients: int) -> dict[int, int]:
@@ -140,62 +146,34 @@ def last_accepted(records: Iterable[Mapping[str, Any]], min_clients: int) -> dic
 
 
 def accept_replies(
-    replies: Sequence[Reply], server: Server, federation: Federation
-) -> tuple[list[tuple[Reply, Update]], dict[str, str]]:
-    """The replies that may be averaged, and why the others may not, by the party's name."""
-    good, refused = [], {}
+    replies: Sequence[Reply], spec: ReplySpec, plan: Plan
+) -> tuple[list[tuple[Reply, Update]], dict[str, Rejection]]:
+    """The replies that may be aggregated, and why the others may not, by the party's name."""
+    accepted, rejected = [], {}
     for reply in replies:
-        party = federation.parties[reply.client]
-        reason = reply.failure or "no reply"
+        party = plan.federation.parties[reply.client]
+        rejection: Rejection | None = Rejection(Reason.FAILED, reply.failure or "no reply")
         if reply.update is not None:
-            reason = reject_reason(reply.update, server, party.train.classes)
-            if not reason:
-                good.append((reply, reply.update))
+            rejection = reject_reason(reply.update, spec, party.train.classes)
+            rejection = rejection or plan.algorithm.reject(reply.update)
+            if rejection is None:
+                accepted.append((reply, reply.update))
                 continue
-        refused[party.name] = short(reason)
-    return good, refused
+        assert rejection is not None
+        rejected[party.name] = rejection
+    return accepted, rejected
 
 
 def short(reason: str) -> str:
-    """A reason as one line of limited length, for it may quote a stranger's words."""
+    """A reason as one line of limited length, since it may quote a stranger's words."""
     return " ".join(reason.split())[:300]
 
 
-def reject_reason(update: Update, server: Server, declared: Tensor) -> str:
-    """Why an update must not be averaged; empty if nothing is wrong with it."""
-    if update.classes.shape != declared.shape or update.classes.dtype != torch.bool:
-        return "its class list has another length"
-    if bool((update.classes & ~declared).any()):
-        return "it sends a class it did not declare"
-    missing = sorted(server.weights.keys() - update.weights.keys())
-    if missing:
-        return f"weight {missing[0]!r} is missing"
-    for found, expected, word in ((update.weights, server.weights, "weight"), (update.extra, server.extra, "array")):
-        most = FAR * (1 + max(map(largest, expected.values()), default=0.0))
-        for name, value in found.items():
-            like = expected.get(name)
-            if like is None:
-                return f"{word} {name[:80]!r} is not part of this model"
-            if value.shape != like.shape or value.dtype != like.dtype:
-                return f"{word} {name!r} has shape {tuple(value.shape)} and type {value.dtype}"
-            if not isfinite(largest(value)):
-                return f"{word} {name!r} {NOT_FINITE}"
-            if value.is_floating_point() and largest(value - like) > most:
-                return f"{word} {name!r} is further from the server's than training can move it"
-    return ""
-
-
-def largest(array: Tensor) -> float:
-    """The largest absolute value; NaN if there is one, 0 if there is no value."""
-    low, high = map(float, array.aminmax()) if array.numel() else (0.0, 0.0)
-    return high if high > -low else -low
-
-
 def traffic(sent: int, replies: Sequence[tuple[Reply, Update]]) -> dict[str, object]:
-    """Bytes a round: down to all clients, up from them, and remembered by them."""
+    """Bytes of a round: sent to all clients asked, sent back, and kept as the clients' state."""
     up = [size_of(update.weights) + size_of(update.extra) + update.classes.numel() for _, update in replies]
     kept = sum(reply.kept for reply, _ in replies)
-    return {"bytes_down": sent * len(replies), "bytes_up": sum(up), "bytes_kept": kept}
+    return {"bytes_down": sent, "bytes_up": sum(up), "bytes_kept": kept}
 
 
 def describe(scores: metrics.Scores) -> dict[str, object]:

@@ -1,27 +1,27 @@
-"""How long runs will take here, from a short measurement: one epoch of one party, and one chunk of test rows."""
+"""Estimates how long runs take on this machine: times one epoch of one party and one chunk of test rows."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import torch
 
-from fedalign.engines.local import cores, steps_of
 from fedalign.learning import losses
 from fedalign.learning.local_training import ModelPair, train_client
 from fedalign.learning.rounds import Plan
+from fedalign.learning.scoring import steps_of
 from fedalign.report.facts import Rebuilder
 from fedalign.runs.folder import RunFolder
 from fedalign.runs.grid import Cell
-from fedalign.types import Examples
+from fedalign.system.cores import cores
+from fedalign.types import Examples, take
 
-ROWS = 256  # test rows scored
+ROWS = 256  # test rows that are timed
 
 
 def seconds_left(cells: Sequence[Cell], rebuilder: Rebuilder) -> float:
-    """Of the runs that are not finished, what is begun counting as done up to its last round."""
+    """Returns the estimated seconds for all unfinished rounds."""
     total = 0.0
     speeds: dict[tuple[str, str, float | None], float] = {}
     for cell in cells:
@@ -31,8 +31,7 @@ def seconds_left(cells: Sequence[Cell], rebuilder: Rebuilder) -> float:
         key = (cell.config.name, cell.method, cell.rate)
         if key not in speeds:
             speeds[key] = per_round(rebuilder.plan(cell.config))
-        usual = cell.config.clients_per_round * cell.config.training.epochs
-        total += left * speeds[key] * usual
+        total += left * speeds[key] * cell.config.clients_per_round * cell.config.training.epochs
     return total
 
 
@@ -45,31 +44,31 @@ def rounds_done(cell: Cell) -> int:
 
 
 def per_round(plan: Plan) -> float:
-    """Seconds of a round for each chosen party and epoch, test rows included."""
+    """Returns the seconds per round, divided by chosen parties and epochs, including the scoring of test rows."""
     config, parties = plan.config, plan.federation.parties
     work = [_work(party.train, plan) for party in parties]
-    middle = sorted(range(len(work)), key=work.__getitem__)[len(work) // 2]
+    median = sorted(range(len(work)), key=work.__getitem__)[len(work) // 2]
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        bench, server, data = ModelPair(plan.model), plan.start(), parties[middle].train
+        models, server, data = ModelPair(plan.model), plan.start(), parties[median].train
         once = config.training.model_copy(update={"epochs": 1})
-        train_client(plan.algorithm, bench, server, data.take(torch.arange(min(len(data), 32))), {}, once, (0, 0, 0))
-        epoch = _seconds(lambda: train_client(plan.algorithm, bench, server, data, {}, once, (0, 1, middle)))
+        train_client(plan.algorithm, models, server, data.take(torch.arange(min(len(data), 32))), {}, once, (0, 0, 0))
+        epoch = _seconds(lambda: train_client(plan.algorithm, models, server, data, {}, once, (0, 1, median)))
         test, scored = plan.federation.test, 0.0
         if test is not None and len(test):
             some = test.take(torch.arange(min(len(test), ROWS))).x
             with torch.no_grad():
-                scored = _seconds(lambda: bench.model(some)) * len(test) / min(len(test), ROWS)
+                scored = _seconds(lambda: models.model(some)) * len(test) / min(len(test), ROWS)
     finally:
         torch.set_num_threads(before)
-    usual = sum(work) / len(work) / max(work[middle], 1)
+    relative = sum(work) / len(work) / max(work[median], 1)
     chosen = min(config.clients_per_round, len(parties))
-    return (epoch * usual + scored / (chosen * config.training.epochs)) / min(cores(), chosen)
+    return (epoch * relative + scored / (chosen * config.training.epochs)) / min(cores(), chosen)
 
 
 def _seconds(work: Callable[[], object]) -> float:
-    """Of the clock; once more if most of it went to something else, such as a machine that was paused."""
+    """Returns the wall-clock time of `work`; measures twice if the thread was mostly waiting (a paused machine)."""
     taken = []
     for _ in range(2):
         began, used = time.perf_counter(), time.thread_time()
@@ -81,12 +80,12 @@ def _seconds(work: Callable[[], object]) -> float:
 
 
 def _work(data: Examples, plan: Plan) -> float:
-    """Steps of the rows that carry a loss, which are what an epoch costs."""
+    """Returns the time steps of the rows that carry a loss, which determine the cost of an epoch."""
     rows = losses.rows_with_loss(data, plan.federation.task)
-    return float(steps_of(replace(data).take(rows.nonzero().flatten())))
+    return float(steps_of(take(data.x, rows.nonzero().flatten())))
 
 
-def in_words(seconds: float) -> str:
+def format_seconds(seconds: float) -> str:
     if seconds < 90:
         return f"{max(seconds, 1):.0f} s"
     if seconds < 5400:

@@ -1,4 +1,4 @@
-"""Finished runs as the paper's tables and figures: what is printed, and the files that go with it."""
+"""Turns finished runs into the paper's tables and figures: what is printed and which files are written."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from matplotlib.figure import Figure
 
 from fedalign.paper import side_by_side, similarity, tsne
 from fedalign.paper.published import RUNS
-from fedalign.paper.settings import Choice
+from fedalign.paper.settings import PaperSetting
 from fedalign.paper.studies import VARIED, Study
 from fedalign.report import figures
 from fedalign.report.facts import Rebuilder
 from fedalign.report.figures import Line, Map
-from fedalign.report.grouping import arranged
+from fedalign.report.grouping import group_runs
 from fedalign.report.load import read
 from fedalign.report.pictures import curves
 from fedalign.report.style import save
@@ -30,8 +30,8 @@ LOOKS = {"fedalign": 0, "fedavg": 1}
 
 
 @dataclass
-class Shown:
-    """A table as it is printed."""
+class PrintedTable:
+    """A table to print, with lines below it."""
 
     title: str
     columns: list[str]
@@ -40,9 +40,9 @@ class Shown:
 
 
 def present(
-    setting: Choice, study: Study, finished: Sequence[Cell], folder: Path, parties: Sequence[str] = ()
-) -> tuple[list[Shown], list[Path]]:
-    """(tables, files written)"""
+    setting: PaperSetting, study: Study, finished: Sequence[Cell], folder: Path, parties: Sequence[str] = ()
+) -> tuple[list[PrintedTable], list[Path]]:
+    """Returns (tables, written files) for one setting of the paper."""
     folder.mkdir(parents=True, exist_ok=True)
     if study.target in ("table2", "table3"):
         return _scores(setting, study, finished, folder)
@@ -56,20 +56,22 @@ def present(
     return _similarity(study, finished, folder)
 
 
-def stored(figure: Figure, folder: Path, name: str) -> list[Path]:
+def save_figure(figure: Figure, folder: Path, name: str) -> list[Path]:
     paths = [folder / f"{name}.{kind}" for kind in KINDS]
     for path in paths:
         save(figure, path)
     return paths
 
 
-def _scores(setting: Choice, study: Study, finished: Sequence[Cell], folder: Path) -> tuple[list[Shown], list[Path]]:
+def _scores(
+    setting: PaperSetting, study: Study, finished: Sequence[Cell], folder: Path
+) -> tuple[list[PrintedTable], list[Path]]:
     rows = grid.table(finished)
-    lines = side_by_side.beside(study.target, setting, rows)
+    lines = side_by_side.compare_with_paper(study.target, setting, rows)
     whose = f"{setting.stands_for} in the paper" if setting.stands_for else "paper"
     accuracy = study.target != "table3"
     columns = ["method", "F1", whose, *(["accuracy", "paper"] if accuracy else [])]
-    table = Shown(f"{setting.title}: last round, percent", columns, [])
+    table = PrintedTable(f"{setting.title}: last round, percent", columns, [])
     for line in lines:
         cells = [line.row.title if line.row.rate is None else f"{line.row.title}, rate {line.row.rate:g}"]
         for key in ("f1", "accuracy") if accuracy else ("f1",):
@@ -82,7 +84,7 @@ def _scores(setting: Choice, study: Study, finished: Sequence[Cell], folder: Pat
     table.below.append(f"ours: {' or '.join(map(str, counts))} seed(s); the paper: mean of {RUNS}, no spread given")
     agreed = side_by_side.order_agrees(lines)
     if agreed is not None:
-        table.below.append(f"order of the methods by F1 against the paper's: Spearman {agreed:.2f}")
+        table.below.append(f"rank correlation of the methods by F1 with the paper: Spearman {agreed:.2f}")
     done = {cell.folder for cell in finished}
     left = [cell for cell in study.cells if cell.folder not in done]
     if left:
@@ -90,7 +92,7 @@ def _scores(setting: Choice, study: Study, finished: Sequence[Cell], folder: Pat
         table.below.append(f"{len(left)} of {len(study.cells)} runs are not finished: {names}")
     short = sorted({cell.config.rounds for cell in finished})
     if any(rounds < 50 for rounds in short):
-        table.below.append(f"only {short[0]} rounds; the paper has 50 or 100, so the scores are not its scores")
+        table.below.append(f"only {short[0]} rounds; the paper has 50 or 100, so the scores are not comparable")
     path = folder / f"{study.target}-{study.preset}.csv"
     side_by_side.write(lines, path)
     return [table], [path]
@@ -98,15 +100,15 @@ def _scores(setting: Choice, study: Study, finished: Sequence[Cell], folder: Pat
 
 def _rounds(study: Study, finished: Sequence[Cell], folder: Path) -> list[Path]:
     files = []
-    for setting in arranged([read(cell.folder) for cell in finished]):
+    for setting in group_runs([read(cell.folder) for cell in finished]):
         for picture in curves(setting, f"rounds-{study.preset}"):
-            files += stored(picture.figure, folder, picture.name)
+            files += save_figure(picture.figure, folder, picture.name)
     return files
 
 
 def _sensitivity(
-    setting: Choice, study: Study, finished: Sequence[Cell], folder: Path
-) -> tuple[list[Shown], list[Path]]:
+    setting: PaperSetting, study: Study, finished: Sequence[Cell], folder: Path
+) -> tuple[list[PrintedTable], list[Path]]:
     done = {cell.folder for cell in finished}
     rows: dict[tuple[str, float], list[Row]] = {
         point: grid.table([cell for cell in cells if cell.folder in done]) for point, cells in study.varied.items()
@@ -118,7 +120,7 @@ def _sensitivity(
         if not known:
             continue
         names = list(dict.fromkeys(row.method for value in known for row in rows[key, value]))
-        table = Shown(f"{setting.title}: F1 by {word}", ["method", *(f"{value:g}" for value in known)], [])
+        table = PrintedTable(f"{setting.title}: F1 by {word}", ["method", *(f"{value:g}" for value in known)], [])
         series = []
         for i, name in enumerate(names):
             found = {v: row for v in known for row in rows[key, v] if row.method == name}
@@ -133,7 +135,7 @@ def _sensitivity(
             lines += [[key, v, name, len(r.seeds), round(r.mean("f1"), 2), r.spread("f1")] for v, r in found.items()]
         level = _level(finished, study) if key == "algorithm.near" else None
         figure = figures.lines(series, f"{setting.title}: F1 by {word}", word, "percent", level=level)
-        files += stored(figure, folder, f"sensitivity-{study.preset}-{key.rpartition('.')[2]}")
+        files += save_figure(figure, folder, f"sensitivity-{study.preset}-{key.rpartition('.')[2]}")
         tables.append(table)
     path = folder / f"sensitivity-{study.preset}.csv"
     write_atomically(path, csv_text(lines))
@@ -141,7 +143,7 @@ def _sensitivity(
 
 
 def _level(finished: Sequence[Cell], study: Study) -> tuple[str, float] | None:
-    """FedAvg at the preset's own settings, which has no percentile to vary."""
+    """Returns FedAvg with the preset's settings as a constant level; it has no percentile to vary."""
     varied = {cell.folder for (key, _), cells in study.varied.items() for cell in cells if key == "algorithm.near"}
     own = [
         c
@@ -154,27 +156,29 @@ def _level(finished: Sequence[Cell], study: Study) -> tuple[str, float] | None:
 
 def _tsne(
     study: Study, finished: Sequence[Cell], folder: Path, parties: Sequence[str]
-) -> tuple[list[Shown], list[Path]]:
+) -> tuple[list[PrintedTable], list[Path]]:
     rebuilder = Rebuilder()
     first = {cell.method: cell for cell in reversed(list(finished))}
     cells = [first[name] for name in dict.fromkeys(cell.method for cell in finished)]
     plan = rebuilder.plan(cells[-1].config)
     views = [tsne.view(cell, rebuilder, parties) for cell in cells]
-    who = tsne.described(plan, parties)
+    who = tsne.annotated_classes(plan, parties)
     figure = tsne.draw(views, plan, parties)
-    files = stored(figure, folder, f"tsne-{study.preset}")
+    files = save_figure(figure, folder, f"tsne-{study.preset}")
     found = {"parties": who, "methods": {one.title: one.numbers for one in views}}
     files.append(folder / f"tsne-{study.preset}.json")
     write_atomically(files[-1], json.dumps(found, indent=1, ensure_ascii=False))
     keys = list(views[0].numbers)
-    table = Shown(f"{study.preset}: two local spaces", ["method", *(key.replace("_", " ") for key in keys)], [])
+    table = PrintedTable(
+        f"{study.preset}: representations of two parties", ["method", *(key.replace("_", " ") for key in keys)], []
+    )
     table.rows = [[one.title, *(f"{one.numbers[key]:.2f}" for key in keys)] for one in views]
     table.below = [f"{name} annotates {', '.join(classes)}" for name, classes in who.items()]
     table.below += [f"{one.title}: {note}" for one in views for note in one.notes]
     return [table], files
 
 
-def _similarity(study: Study, finished: Sequence[Cell], folder: Path) -> tuple[list[Shown], list[Path]]:
+def _similarity(study: Study, finished: Sequence[Cell], folder: Path) -> tuple[list[PrintedTable], list[Path]]:
     rebuilder = Rebuilder()
     named: dict[str, np.ndarray] = {}
     shown: np.ndarray | None = None
@@ -191,28 +195,30 @@ def _similarity(study: Study, finished: Sequence[Cell], folder: Path) -> tuple[l
     if shown is None:
         shown = end
     names, seed = list(plan.federation.label_names), finished[0].seed
-    like = similarity.reference(similarity.pooled(finished[0].config), plan.federation.task == "single")
-    order = similarity.ordered(shown, seed)
+    reference = similarity.reference(similarity.pooled(finished[0].config), plan.federation.task == "single")
+    order = similarity.cluster_order(shown, seed)
     learned = shown[np.ix_(order, order)].copy()
     np.fill_diagonal(learned, np.nan)
     maps = [
-        Map("similarity of class representations", learned, "cosine", digits=2),
+        Map("similarity of class vectors", learned, "cosine", digits=2),
         Map(
-            like.title,
-            like.values[np.ix_(order, order)],
+            reference.title,
+            reference.values[np.ix_(order, order)],
             "PMI" if plan.federation.task == "multi" else "cosine",
             digits=2,
         ),
     ]
     labels = [names[i] for i in order]
-    files = stored(figures.squares(maps, labels, labels), folder, f"similarity-{study.preset}")
-    found = similarity.compared(named, like, plan.federation.classes.numpy(), seed)
+    files = save_figure(figures.squares(maps, labels, labels), folder, f"similarity-{study.preset}")
+    found = similarity.agreements(named, reference, plan.federation.classes.numpy(), seed)
     files.append(folder / f"similarity-{study.preset}.json")
-    write_atomically(files[-1], json.dumps({"reference": like.title, "order": labels, "agreement": found}, indent=1))
+    write_atomically(
+        files[-1], json.dumps({"reference": reference.title, "order": labels, "agreement": found}, indent=1)
+    )
     words = ("all", "same party", "across parties")
-    table = Shown(f"{study.preset}: Spearman with {like.title} (p)", ["representations", *words], [])
+    table = PrintedTable(f"{study.preset}: Spearman with {reference.title} (p)", ["class vectors", *words], [])
     for name, parts in found.items():
         cells = [parts[word] for word in words]
         table.rows.append([name, *("-" if c["rho"] is None else f"{c['rho']:+.2f} ({c['p']:.3f})" for c in cells)])
-    table.below.append("p: share of shuffles of the classes that agree as well")
+    table.below.append("p: share of random permutations of the classes with at least this correlation")
     return [table], files

@@ -1,4 +1,4 @@
-"""The paper's tables as data, by the names of our presets and methods: percent, means of five runs, no spread given."""
+"""The paper's tables as data, keyed by our presets and methods: percent, means of five runs, no standard deviation."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
-# open data that can be had without asking, in the place of data that cannot
+# freely available data that replace data with restricted access
 STAND_INS = {"dsads-8": "pamap2-9", "ohsumed-10": "mimic3-10"}
 RUNS = 5
 
 
 @dataclass(frozen=True)
-class Described:
-    """A line of Table 1."""
+class Table1Row:
+    """One row of Table 1."""
 
     preset: str
     title: str
     classes: int
     clients: int
-    rows: float  # a client has on average
+    rows: float  # mean per client
     classes_per_client: float
     imbalance: float
 
 
 @dataclass(frozen=True)
 class Score:
-    """A cell of Table 2 or 3; Table 3 has no accuracy."""
+    """One cell of Table 2 or 3; Table 3 has no accuracy."""
 
     f1: float
     accuracy: float | None = None
@@ -39,9 +39,10 @@ def _rows(name: str) -> list[dict[str, str]]:
 
 
 @cache
-def table1() -> dict[str, Described]:
+def table1() -> dict[str, Table1Row]:
+    """Returns {preset: row}."""
     return {
-        row["preset"]: Described(
+        row["preset"]: Table1Row(
             row["preset"],
             row["title"],
             int(row["classes"]),
@@ -56,11 +57,11 @@ def table1() -> dict[str, Described]:
 
 @cache
 def table2() -> dict[tuple[str, str], Score]:
-    """(method, preset): score."""
+    """Returns {(method, preset): score}."""
     return {(r["method"], r["preset"]): Score(float(r["f1"]), float(r["accuracy"])) for r in _rows("table2.csv")}
 
 
 @cache
 def table3() -> dict[tuple[str, str], Score]:
-    """(method, preset): score."""
+    """Returns {(method, preset): score}."""
     return {(r["method"], r["preset"]): Score(float(r["f1"])) for r in _rows("table3.csv")}

@@ -1,4 +1,4 @@
-"""Which of the paper's settings can be run here."""
+"""Finds the settings of the paper and whether their data are available on this machine."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from fedalign.paper import published
 
 
 @dataclass(frozen=True)
-class Choice:
-    """A setting, and why it cannot be run if it cannot."""
+class PaperSetting:
+    """A setting of the paper, and how to get its data if they are missing."""
 
     preset: str
     title: str
-    absent: str = ""  # how to get its data; empty: it is here
-    stands_for: str = ""  # the paper's setting in whose place it is
+    absent: str = ""  # how to get its data; empty if they are available
+    stands_for: str = ""  # the paper's setting that it replaces
 
 
 def known() -> list[str]:
-    """The paper's settings in its order, then the open ones in their place."""
+    """Returns the presets of the paper in its order, then those that replace restricted data."""
     return [*published.table1(), *published.STAND_INS]
 
 
-def settings(words: Sequence[str], only: Sequence[str] = ()) -> list[Choice]:
-    """The named settings (by preset, data set or the paper's title), or without a name all of them."""
+def settings(words: Sequence[str], only: Sequence[str] = ()) -> list[PaperSetting]:
+    """Returns the settings with these names (preset, data set or title in the paper), or all of them."""
     names: dict[str, None] = {}
     for word in words:
         names.update(dict.fromkeys(_matching(word)))
@@ -48,16 +48,16 @@ def _matching(word: str) -> list[str]:
     raise UserError(f"unknown data set {word!r}{nearest(word, dict.fromkeys([*known(), *presets]))}")
 
 
-def _choice(preset: str, asked: bool) -> Choice:
+def _choice(preset: str, asked: bool) -> PaperSetting:
     stands_for = published.STAND_INS.get(preset, "")
     described = published.table1().get(preset)
     title = described.title if described else preset
     if preset not in configs.presets():
-        return Choice(preset, title, "this version has no preset for it", stands_for)
+        return PaperSetting(preset, title, "this version has no preset for it", stands_for)
     dataset = configs.load(preset).dataset
     kind = registry.build("datasets", dataset.name, dataset.options)
     if kind.present(data_folder()):
-        return Choice(preset, title, "", stands_for)
-    if asked and "by itself" in kind.about.how:
-        return Choice(preset, title, "", stands_for)  # the first run fetches it
-    return Choice(preset, title, kind.about.how, stands_for)
+        return PaperSetting(preset, title, "", stands_for)
+    if asked and getattr(kind, "fetched_on_first_run", False):
+        return PaperSetting(preset, title, "", stands_for)
+    return PaperSetting(preset, title, kind.about.how, stands_for)

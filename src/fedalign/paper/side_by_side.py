@@ -1,4 +1,4 @@
-"""Our numbers beside the published ones."""
+"""Our scores next to the published ones."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedalign.paper.published import Score, table2, table3
-from fedalign.paper.settings import Choice
+from fedalign.paper.settings import PaperSetting
 from fedalign.runs.grid import Row
 from fedalign.system.files import csv_text, write_atomically
 
 
 @dataclass(frozen=True)
 class Line:
-    """A method on a setting: ours and the paper's."""
+    """One method on one setting: our scores and the published ones."""
 
-    setting: Choice
+    setting: PaperSetting
     row: Row
     paper: Score | None
 
 
-def beside(target: str, setting: Choice, rows: Sequence[Row]) -> list[Line]:
-    """With the published score of the setting, or of the one it stands for."""
+def compare_with_paper(target: str, setting: PaperSetting, rows: Sequence[Row]) -> list[Line]:
+    """Returns each row with the published score of the setting, or of the setting that it replaces."""
     table = table3() if target == "table3" else table2()
     column = setting.stands_for or setting.preset
     return [Line(setting, row, table.get((row.method, column))) for row in rows]
 
 
 def order_agrees(lines: Sequence[Line]) -> float | None:
-    """Spearman's correlation between our F1 and the paper's over the methods; None with fewer than three."""
+    """Returns Spearman's correlation between our F1 and the paper's over the methods; None with fewer than three."""
     from scipy.stats import spearmanr
 
     pairs = [(line.row.mean("f1"), line.paper.f1) for line in lines if line.paper is not None]
@@ -39,6 +39,7 @@ def order_agrees(lines: Sequence[Line]) -> float | None:
 
 
 def write(lines: Sequence[Line], path: Path) -> None:
+    """Writes the comparison as CSV."""
     header = ["preset", "stands_for", "method", "rate", "seeds", "f1", "f1_sd", "accuracy", "accuracy_sd"]
     rows: list[list[object]] = [[*header, "paper_f1", "paper_accuracy"]]
     for line in lines:

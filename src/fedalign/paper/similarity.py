@@ -1,4 +1,4 @@
-"""Do learned class representations say which classes go together? Beside what the pooled data say."""
+"""Compares the similarity of learned class vectors with the co-occurrence or similarity of classes in the data."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from fedalign.data.downloads import data_folder
 from fedalign.diagnosis.divergence import one_thread
 from fedalign.learning.rounds import Plan
 from fedalign.randomness import numpy_generator
-from fedalign.report.facts import cosine, weights_of
+from fedalign.report.facts import cosine_similarity, load_weights
 from fedalign.report.load import read
 from fedalign.runs.grid import Cell
 from fedalign.types import Examples, Federation, Sequences
 
-LOWEST = -4.0  # PMI of pairs that never meet, for the colours
+LOWEST = -4.0  # PMI of pairs that never occur together, for the colours
 SMOOTH = 0.5
 SHUFFLES = 999
 
 
 @dataclass(frozen=True)
 class Reference:
-    """What the data say of pairs of classes."""
+    """How related two classes are in the data."""
 
     title: str
     values: np.ndarray  # (C, C), NaN on the diagonal
 
 
 def pooled(config: Config) -> list[Examples]:
-    """All rows with all labels, as if nobody had divided them."""
+    """Returns all rows with all labels, before partitioning."""
     dataset = registry.build("datasets", config.dataset.name, config.dataset.options)
     loaded = dataset.load(data_folder())
     if isinstance(loaded, Federation):
@@ -43,12 +43,12 @@ def pooled(config: Config) -> list[Examples]:
 
 
 def pmi(y: np.ndarray, known: np.ndarray) -> np.ndarray:
-    """log(n_ij n / (n_i n_j)) over the rows in which both are known; NaN on the diagonal and for unseen pairs."""
+    """Returns log(n_ij n / (n_i n_j)) over rows where both are known; NaN on the diagonal and for unseen pairs."""
     known = known.astype(float)
     yes = y * known
-    both = known.T @ known  # rows in which a pair is known
+    both = known.T @ known  # rows where both classes are known
     together = yes.T @ yes
-    first = yes.T @ known  # [i, j] rows with i among those where j is known too
+    first = yes.T @ known  # [i, j]: rows with class i among those where class j is known
     with np.errstate(divide="ignore", invalid="ignore"):
         found = np.log((together + SMOOTH) * both / (first * first.T))
     found[(both == 0) | (first == 0) | (first.T == 0)] = np.nan
@@ -57,7 +57,7 @@ def pmi(y: np.ndarray, known: np.ndarray) -> np.ndarray:
 
 
 def reference(parts: list[Examples], single: bool) -> Reference:
-    """PMI of labels; where a row has one label only, how alike the rows of two classes are."""
+    """Returns the PMI of labels, or for single-label data the similarity of the rows of two classes."""
     if not single:
         y = torch.cat([(p.y > 0).float() * p.known for p in parts]).numpy().astype(float)
         return Reference("PMI of labels in the pooled data", pmi(y, torch.cat([p.known for p in parts]).numpy()))
@@ -66,7 +66,7 @@ def reference(parts: list[Examples], single: bool) -> Reference:
     unit = profile / np.maximum(np.linalg.norm(profile, axis=1, keepdims=True), 1e-12)
     values = unit @ unit.T
     np.fill_diagonal(values, np.nan)
-    return Reference("likeness of rows in the pooled data", values)
+    return Reference("similarity of rows in the pooled data", values)
 
 
 def _tokens(part: Examples) -> bool:
@@ -74,20 +74,20 @@ def _tokens(part: Examples) -> bool:
 
 
 def _word_shares(parts: list[Examples]) -> np.ndarray:
-    """The root of each word's share in a class, so that a few frequent words do not decide."""
+    """Returns the square root of each word's share per class, (C, words); the root dampens frequent words."""
     width = 1 + max(int(part.x.values.max()) for part in parts if isinstance(part.x, Sequences) and len(part))
     total = np.zeros((parts[0].y.shape[1], width))
     for part in parts:
         assert isinstance(part.x, Sequences)
         row = torch.repeat_interleave(torch.arange(len(part)), part.x.lengths)
-        told = ((part.y > 0) & part.known).any(1)[row]  # of the other rows nobody knows the class
+        has_class = ((part.y > 0) & part.known).any(1)[row]
         place = part.y.argmax(1)[row] * width + part.x.values.long()
-        total += torch.bincount(place[told], minlength=total.size).view(-1, width).numpy()
+        total += torch.bincount(place[has_class], minlength=total.size).view(-1, width).numpy()
     return np.asarray(np.sqrt(total / np.maximum(total.sum(1, keepdims=True), 1)))
 
 
 def _feature_means(parts: list[Examples]) -> np.ndarray:
-    """Each class's mean row, a recording standing for the mean of its steps."""
+    """Returns the mean row of each class, (C, features); a recording counts as the mean of its steps."""
     total, count = None, np.zeros((parts[0].y.shape[1], 1))
     for part in parts:
         x = part.x
@@ -104,8 +104,8 @@ def _feature_means(parts: list[Examples]) -> np.ndarray:
     return np.asarray(total / np.maximum(count, 1))
 
 
-def ordered(similarity: np.ndarray, seed: int) -> list[int]:
-    """Classes by spectral cluster, within one by mean similarity."""
+def cluster_order(similarity: np.ndarray, seed: int) -> list[int]:
+    """Returns the classes ordered by spectral cluster, within a cluster by mean similarity."""
     from sklearn.cluster import SpectralClustering
 
     C = len(similarity)
@@ -120,44 +120,46 @@ def ordered(similarity: np.ndarray, seed: int) -> list[int]:
     return [int(i) for i in np.lexsort((-inner, found))]
 
 
-def agreement(values: np.ndarray, like: np.ndarray, chosen: np.ndarray, rng: np.random.Generator) -> dict[str, Any]:
-    """Spearman's correlation over the chosen pairs, and how often shuffled classes agree as well (Mantel)."""
+def agreement(
+    values: np.ndarray, reference: np.ndarray, chosen: np.ndarray, rng: np.random.Generator
+) -> dict[str, Any]:
+    """Returns Spearman's correlation over the chosen pairs and its p-value from permuted classes (Mantel test)."""
     from scipy.stats import rankdata
 
-    upper = np.triu(chosen & np.isfinite(like), 1)
+    upper = np.triu(chosen & np.isfinite(reference), 1)
     if upper.sum() < 3:
         return {"rho": None, "p": None, "pairs": int(upper.sum())}
 
     def rho(matrix: np.ndarray) -> float:
-        a, b = rankdata(matrix[upper]), rankdata(like[upper])
+        a, b = rankdata(matrix[upper]), rankdata(reference[upper])
         a, b = a - a.mean(), b - b.mean()
         return float(a @ b / max(float(np.sqrt((a @ a) * (b @ b))), 1e-12))
 
-    here = rho(values)
+    observed = rho(values)
     more = 0
     for _ in range(SHUFFLES):
         order = rng.permutation(len(values))
-        more += rho(values[np.ix_(order, order)]) >= here
-    return {"rho": round(here, 3), "p": round((1 + more) / (1 + SHUFFLES), 3), "pairs": int(upper.sum())}
+        more += rho(values[np.ix_(order, order)]) >= observed
+    return {"rho": round(observed, 3), "p": round((1 + more) / (1 + SHUFFLES), 3), "pairs": int(upper.sum())}
 
 
 def representations(cell: Cell, plan: Plan) -> tuple[np.ndarray, np.ndarray]:
-    """Cosines of class representations before the first round and after the last."""
-    _, weights = weights_of(read(cell.folder))
+    """Returns the cosine similarity of class vectors before the first round and after the last."""
+    _, weights = load_weights(read(cell.folder))
     trained = plan.model.clone().load(weights)
-    return cosine(plan.model.anchors()).numpy(), cosine(trained.anchors()).numpy()
+    return cosine_similarity(plan.model.anchors()).numpy(), cosine_similarity(trained.anchors()).numpy()
 
 
-def compared(
-    named: dict[str, np.ndarray], like: Reference, classes: np.ndarray, seed: int
+def agreements(
+    named: dict[str, np.ndarray], reference: Reference, classes: np.ndarray, seed: int
 ) -> dict[str, dict[str, dict[str, Any]]]:
-    """For each set of representations: agreement over all pairs, pairs of one party, and pairs of no party."""
+    """Returns the agreement of each matrix over all pairs, pairs within a party, and pairs across parties."""
     owned = classes.astype(int)
     same = (owned.T @ owned) > 0
     everything = np.ones_like(same)
     return {
         name: {
-            word: agreement(values, like.values, pairs, numpy_generator(seed, "mantel", name, word))
+            word: agreement(values, reference.values, pairs, numpy_generator(seed, "mantel", name, word))
             for word, pairs in (("all", everything), ("same party", same), ("across parties", ~same))
         }
         for name, values in named.items()

@@ -1,4 +1,4 @@
-"""The runs behind each table and figure of the paper. Studies share runs: a run that one has made, another finds."""
+"""The runs behind each table and figure of the paper. Studies share runs: each run is made once."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from fedalign.runs.grid import Cell
 from fedalign.runs.methods import GROUPS
 
 TARGETS = ("table2", "table3", "rounds", "sensitivity", "tsne", "similarity")
-USUAL = {
+DEFAULT_METHODS = {
     "table2": GROUPS["table2"],
     "table3": GROUPS["table3"],
     "rounds": GROUPS["table2"],
-    "sensitivity": ["fedavg", "fedalign"],  # the paper varies all nine; --methods table2 does
+    "sensitivity": ["fedavg", "fedalign"],  # the paper varies all nine methods, as does --methods table2
     "tsne": ["fedavg", "fedalign"],
     "similarity": ["fedalign", "fedalign-random-names", "fedavg"],
 }
 VARIED: dict[str, tuple[str, list[float]]] = {
-    "clients_per_round": ("parties a round", [1, 2, 3, 4, 5]),
+    "clients_per_round": ("parties per round", [1, 2, 3, 4, 5]),
     "training.epochs": ("local epochs", [1, 2, 3, 4, 5]),
-    "algorithm.near": ("percentile for a “yes”", [95, 96, 97, 98, 99, 99.5, 99.9]),
+    "algorithm.near": ("percentile for a positive", [95, 96, 97, 98, 99, 99.5, 99.9]),
 }
 
 
 @dataclass(frozen=True)
 class Study:
-    """A target on one preset: all its runs, and for sensitivity which belong to which value."""
+    """One table or figure on one preset: all its runs and, for sensitivity, the runs of each value."""
 
     target: str
     preset: str
@@ -47,15 +47,15 @@ def study(
     rounds: int | None = None,
     overrides: Sequence[str] = (),
 ) -> Study:
-    """What has to be run. Runs of another length lie in a folder of their own."""
-    names = grid.methods_named(list(methods) or USUAL[target])
+    """Returns the runs of a table or figure. Runs with another number of rounds have their own folder."""
+    names = grid.methods_named(list(methods) or DEFAULT_METHODS[target])
     folder = out / (preset if rounds is None else f"{preset}_{rounds}-rounds")
     if target != "sensitivity":
         return Study(target, preset, grid.grid(preset, names, seeds, folder, overrides, rounds), {})
     base = configs.load(preset, list(overrides))
     varied: dict[tuple[str, float], list[Cell]] = {}
     for key, (_, values) in VARIED.items():
-        # only pseudo labels have a percentile; the others are a level to compare with
+        # only pseudo labels have a percentile; other methods are a constant level
         those = [name for name in names if name.startswith("fedalign")] if key == "algorithm.near" else names
         for value in values:
             if those and value == _setting(base, key):

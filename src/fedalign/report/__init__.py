@@ -1,4 +1,4 @@
-"""What happened in a run? Run folders to one HTML page.
+"""What happened in a run? Turns run folders into one HTML page.
 
 Imports `runs`, `learning`, `data` and `paper.published`.
 """

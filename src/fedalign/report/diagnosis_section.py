@@ -14,13 +14,13 @@ from fedalign.report.pictures import Picture
 PAIRS = (
     ("cross_accuracy", "Cross-model accuracy", "share of rows"),
     ("cka", "Linear CKA", "1: same geometry"),
-    ("procrustes", "Procrustes residual", "0: a rotation apart"),
+    ("procrustes", "Procrustes residual", "0: equal up to rotation"),
     ("anchor_agreement", "Same nearest anchor", "share of rows"),
 )
 
 
-def drawn(diagnosis: dict[str, Any]) -> dict[str, tuple[Figure, str]]:
-    """{name: (figure, caption)} of what the diagnosis holds."""
+def draw_figures(diagnosis: dict[str, Any]) -> dict[str, tuple[Figure, str]]:
+    """Returns {name: (figure, caption)} for each part of the diagnosis that is present."""
     found: dict[str, tuple[Figure, str]] = {}
     parties = [p for p in diagnosis.get("parties", []) if isinstance(p, dict)]
     groups = []
@@ -34,11 +34,11 @@ def drawn(diagnosis: dict[str, Any]) -> dict[str, tuple[Figure, str]]:
             groups.append(("shuffled (no difference)", chance, [_part(p, "labelled", "chance_sd") for p in parties]))
         names = [str(p.get("name")) for p in parties]
         figure = figures.intervals(
-            names, groups, "Distance to the mixture of all", "proxy A-distance (0 same, 2 apart)"
+            names, groups, "Distance to the mixture of all parties", "proxy A-distance (0: same, 2: separable)"
         )
         found["divergence"] = (
             figure,
-            "What a party learns from, against the rows of all parties, in the model's space.",
+            "The rows a party learns from, compared with the rows of all parties, as encoded by the model.",
         )
     spaces = diagnosis.get("spaces")
     if isinstance(spaces, dict):
@@ -54,15 +54,19 @@ def drawn(diagnosis: dict[str, Any]) -> dict[str, tuple[Figure, str]]:
 
 
 CAPTIONS = {
-    "cross_accuracy": "Rows read by the model at the left, classified by the class centres of the model below.",
-    "cka": "Of the same test rows in two models; blind to rotation.",
-    "procrustes": "What remains of the difference after the best rotation.",
-    "anchor_agreement": "Test rows whose nearest class representation is the same in both models.",
+    "cross_accuracy": "Rows encoded by the model on the left, classified with the class centres of the model below.",
+    "cka": "The same test rows in two models; invariant to rotation.",
+    "procrustes": "The difference that remains after the best rotation.",
+    "anchor_agreement": "Share of test rows whose nearest class vector is the same in both models.",
 }
 
 
-def diagnosed(diagnosis: dict[str, Any], prefix: str) -> list[Picture]:
-    return [Picture(figure, f"{prefix}-{name}", name, caption) for name, (figure, caption) in drawn(diagnosis).items()]
+def diagnosis_pictures(diagnosis: dict[str, Any], prefix: str) -> list[Picture]:
+    """Returns the figures of a stored diagnosis as pictures of the page."""
+    return [
+        Picture(figure, f"{prefix}-{name}", name, caption)
+        for name, (figure, caption) in draw_figures(diagnosis).items()
+    ]
 
 
 def _part(party: dict[str, Any], key: str, what: str) -> float | None:

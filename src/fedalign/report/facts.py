@@ -1,14 +1,13 @@
-"""What only the data and the model can tell: who annotates what, what is mistaken for what, which classes are alike.
+"""Facts that need the data and the model: who annotates what, the confusion of classes, the similarity of classes.
 
-Kept in the run's folder as facts.json, so that the page can be drawn again without either. It may be removed: the next
-`fedalign report` measures it anew.
+They are stored in the run's folder as facts.json, so that the page can be drawn later without data or model. The file
+can be deleted: the next `fedalign report` computes it again.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -23,28 +22,29 @@ import fedalign
 from fedalign import registry
 from fedalign.config import Config
 from fedalign.data.downloads import data_folder
-from fedalign.engines.local import chunks, cores
 from fedalign.errors import UserError
-from fedalign.learning import metrics
+from fedalign.labels.choose import description
+from fedalign.learning import metrics, scoring
 from fedalign.learning.model import DualEncoder
 from fedalign.learning.rounds import Plan
-from fedalign.report.load import StoredRun, first_of
+from fedalign.report.load import StoredRun, cooccurrence_totals
 from fedalign.runs import experiment
 from fedalign.runs.folder import RunFolder
 from fedalign.system.files import write_atomically
 from fedalign.types import Arrays, Examples, Federation, Task
 
 FORMAT = 1
-MOST_CLASSES = 200  # a square of more classes is no picture
-CHANGED = "the data or label vectors have changed since the run was begun"
+MOST_CLASSES = 200  # a matrix of more classes is unreadable as a picture
+DATA_CHANGED = "the data or label vectors have changed since the run started"
 
 
 def write(folder: Path, facts: dict[str, Any]) -> None:
+    """Writes facts.json into a run's folder."""
     write_atomically(folder / "facts.json", json.dumps(facts, separators=(",", ":"), ensure_ascii=False))
 
 
-def about(plan: Plan) -> dict[str, Any]:
-    """Before the first round: the parties, their classes and how many labels they bring."""
+def describe_data(plan: Plan) -> dict[str, Any]:
+    """Returns what is known before the first round: the parties, their classes and their numbers of labels."""
     data = plan.federation
     return {
         "format": FORMAT,
@@ -53,6 +53,7 @@ def about(plan: Plan) -> dict[str, Any]:
         "round": 0,
         "task": data.task,
         "label_names": list(data.label_names),
+        "label_source": description(plan.config.labels) if plan.algorithm.head == "names" else None,
         "weights": sum(parameter.numel() for parameter in plan.model.parameters()),
         "parties": [
             {
@@ -67,65 +68,51 @@ def about(plan: Plan) -> dict[str, Any]:
     }
 
 
-def measured(plan: Plan, weights: Arrays, number: int) -> dict[str, Any]:
-    """The same, and what the model of a round does on the test rows."""
-    facts = about(plan) | {"round": number}
+def measure_model(plan: Plan, weights: Arrays, number: int) -> dict[str, Any]:
+    """Returns the same and the results of the model of one round on the test rows."""
+    facts = describe_data(plan) | {"round": number}
     model = plan.model.clone().load(weights)
     if len(plan.federation.label_names) <= MOST_CLASSES:
-        facts["similarity"] = rounded(cosine(model.anchors()))
+        facts["similarity"] = rounded(cosine_similarity(model.anchors()))
     test = plan.federation.test
     if test is not None and len(test):
         decided = decisions(model, test)
         facts["counts"] = metrics.count(decided, test.y, test.known).tolist()
         if len(plan.federation.label_names) <= MOST_CLASSES:
-            facts |= crossed(decided, test, plan.federation.task)
+            facts |= class_pairs(decided, test, plan.federation.task)
     return facts
 
 
 def decisions(model: DualEncoder, rows: Examples) -> Tensor:
-    """(n, C) bool, what the model says of each row."""
-    logits = over_rows(model, rows, lambda model, part: model(part.x), rows.y.shape[1])
+    """Returns the predicted classes of each row, (n, C) bool."""
+    with scoring.threads() as pool:
+        logits = scoring.logits(model, rows.x, pool)
     return metrics.decide(logits, model.task)
 
 
-def over_rows(
-    model: DualEncoder, rows: Examples, look: Callable[[DualEncoder, Examples], Tensor], width: int
-) -> Tensor:
-    """(n, width) what `look` gives for all rows, in a few threads with one core and one copy of the model each."""
-    found = torch.zeros(len(rows), width)
-    parts, workers = chunks(rows), cores()
+def class_pairs(decided: Tensor, test: Examples, task: Task) -> dict[str, Any]:
+    """Returns counts for each pair of classes.
 
-    def work(mine: int) -> None:
-        own = model.clone()
-        with torch.no_grad():
-            for part in parts[mine::workers]:
-                found[part] = look(own, rows.take(part))
-
-    with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        list(pool.map(work, range(workers)))
-    return found
-
-
-def crossed(decided: Tensor, test: Examples, task: Task) -> dict[str, Any]:
-    """Single-label: confusion[truth][answer]. Multi-label: how often two classes go together, in truth and in answers,
-    among rows where both are known, and how often the first does there, with the second or without."""
-    said, truth = decided.double(), ((test.y > 0) & test.known).double()
+    Single-label: confusion[true][predicted]. Multi-label: how often two classes occur together among rows where both
+    are known, in the true labels and in the predictions, and how often the first one occurs in those rows at all.
+    """
+    predicted, truth = decided.double(), ((test.y > 0) & test.known).double()
     if task == "single":
-        return {"confusion": (truth.T @ said).long().tolist()}
+        return {"confusion": (truth.T @ predicted).long().tolist()}
     known = test.known.double()
-    predictions = said * known
+    answers = predicted * known
     counted = {
         "truth": truth.T @ truth,
         "truth_first": truth.T @ known,
-        "answers": predictions.T @ predictions,
-        "answers_first": predictions.T @ known,
+        "answers": answers.T @ answers,
+        "answers_first": answers.T @ known,
         "known": known.T @ known,
     }
     return {"together": {key: values.long().tolist() for key, values in counted.items()}}
 
 
-def cosine(rows: Tensor) -> Tensor:
-    """(C, C) similarity of class representations."""
+def cosine_similarity(rows: Tensor) -> Tensor:
+    """Returns the cosine similarity of class vectors, (C, C)."""
     unit = F.normalize(rows.double(), dim=1)
     return unit @ unit.T
 
@@ -138,7 +125,7 @@ def rounded(values: Tensor, digits: int = 3) -> list[list[float]]:
 
 
 class Rebuilder:
-    """Builds plans from configurations, reading each division of the data once."""
+    """Builds plans from configurations and reads each partition of the data once."""
 
     def __init__(self) -> None:
         self._held: tuple[str, Federation] | None = None
@@ -155,14 +142,14 @@ class Rebuilder:
         return experiment.plan(config, self._held[1])
 
 
-def changed(run: StoredRun, plan: Plan) -> bool:
-    """Whether the data or label vectors here are others than the run's; one whose checkpoint is gone is believed."""
+def data_changed(run: StoredRun, plan: Plan) -> bool:
+    """Returns whether data or label vectors differ from those of the run; without a checkpoint they count as equal."""
     stored = RunFolder(run.folder).fingerprint
     return stored is not None and stored != experiment.fingerprint(plan)
 
 
-def weights_of(run: StoredRun) -> tuple[int, Arrays]:
-    """(round, weights) of a run: the final model, or the newest checkpoint of an unfinished one."""
+def load_weights(run: StoredRun) -> tuple[int, Arrays]:
+    """Returns (round, weights) of a run: the final model, or the newest checkpoint of an unfinished run."""
     path = run.folder / "model.safetensors"
     if run.finished and path.is_file():
         try:
@@ -171,37 +158,37 @@ def weights_of(run: StoredRun) -> tuple[int, Arrays]:
             raise UserError(f"model.safetensors cannot be read ({error})") from error
     newest = RunFolder(run.folder).newest()
     if newest is None:
-        raise UserError("there is neither a model nor an intact checkpoint")
+        raise UserError("the run has neither a model nor an intact checkpoint")
     return newest.round, newest.weights
 
 
 def outdated(facts: dict[str, Any]) -> bool:
-    """Whether pairs of classes were counted without what they are a share of, though not every label was known."""
+    """Returns whether pairs of classes lack their totals although some labels were unknown (older files)."""
     together, size = facts.get("together"), len(facts.get("label_names") or ())
-    return isinstance(together, dict) and first_of(together, "truth", size) is None
+    return isinstance(together, dict) and cooccurrence_totals(together, "truth", size) is None
 
 
-def complete(run: StoredRun, rebuilder: Rebuilder, say: Callable[[str], None] = lambda message: None) -> None:
-    """Fills in what facts.json lacks by building data and model again; what cannot be had goes to `missing`."""
-    if run.alone.get("left_out"):
-        run.missing.append(f"{CHANGED}, so no party was trained alone on them")
+def complete_facts(run: StoredRun, rebuilder: Rebuilder, say: Callable[[str], None] = lambda message: None) -> None:
+    """Fills in what facts.json lacks by rebuilding data and model; adds to `run.missing` what cannot be computed."""
+    if run.local_only.get("left_out"):
+        run.missing.append(f"{DATA_CHANGED}, so no party was trained on its own rows only")
     done = run.records[-1]["round"] if run.records else 0
     current = run.facts.get("format") == FORMAT and not outdated(run.facts)
     if current and run.facts.get("round") == done and (done or "parties" in run.facts):
         return
-    without = "so parties, confusion and similarity of classes are not shown"
+    without = "so parties, confusion and class similarity are not shown"
     if run.config is None:
-        run.missing.append(f"without a configuration the model cannot be rebuilt, {without}")
+        run.missing.append(f"the model cannot be rebuilt without a configuration, {without}")
         run.facts = {}
         return
     say(f"measuring the model of {run.folder}")
     try:
         plan = rebuilder.plan(run.config)
-        if changed(run, plan):
-            raise UserError(CHANGED)
-        run.facts = about(plan)
-        number, weights = weights_of(run)
-        run.facts = measured(plan, weights, number)
+        if data_changed(run, plan):
+            raise UserError(DATA_CHANGED)
+        run.facts = describe_data(plan)
+        number, weights = load_weights(run)
+        run.facts = measure_model(plan, weights, number)
     except UserError as error:
         run.missing.append(
             f"{error}, {without}" if not run.facts.get("parties") else f"{error}, so the final model is not measured"
@@ -211,5 +198,5 @@ def complete(run: StoredRun, rebuilder: Rebuilder, say: Callable[[str], None] = 
         reason = str(error).splitlines()[0]
         run.missing.append(f"the stored weights do not fit this configuration ({reason}), so the model is not measured")
         return
-    with suppress(OSError):  # a read-only folder is measured each time
+    with suppress(OSError):  # a read-only folder: measure again next time
         write(run.folder, run.facts)

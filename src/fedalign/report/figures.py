@@ -1,4 +1,4 @@
-"""The figures of the page, the paper and the diagnosis. Each takes plain numbers and gives a matplotlib figure."""
+"""The figures of the page, the paper and the diagnosis. Each function turns plain numbers into a matplotlib figure."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from fedalign.report.style import (
     MARKERS,
     SOFT,
     WIDTH,
-    blank,
-    drawing,
-    letters,
+    empty_figure,
+    figure_style,
     printable,
+    text_width,
 )
 
-NAME = 22  # letters of a name in a figure
-LEGEND = 60  # letters of a line of the legend
+NAME = 22  # most characters of a name in a figure
+LEGEND = 60  # most characters of a legend entry
 
 
 @dataclass(frozen=True)
 class Line:
-    """A line of a chart; low and high are the edges of its band."""
+    """One line of a chart; `low` and `high` are the edges of its band."""
 
     label: str
     x: Sequence[float]
@@ -51,13 +51,15 @@ def lines(
     top: float | None = None,
     level: tuple[str, float] | None = None,
 ) -> Figure:
-    """Lines with bands; a single point is a point. `level` is a dotted line across, such as a method without the
-    setting that is varied."""
-    with drawing():
+    """Draws lines with bands; a series of one value is drawn as a point.
+
+    `level` is a dotted horizontal line, for example a method that does not have the varied setting.
+    """
+    with figure_style():
         titles = [one.label for one in series] + ([level[0]] if level is not None else [])
         below, columns = len(titles) > 1, legend_columns(titles)
         rows = -(-len(titles) // columns) if below else 0
-        figure = blank(WIDTH, 250 + 14.5 * rows, bottom=46 + 14.5 * rows)
+        figure = empty_figure(WIDTH, 250 + 14.5 * rows, bottom=46 + 14.5 * rows)
         axes = figure.subplots()
         for one in series:
             colour, dash, marker = (choice[one.look % len(choice)] for choice in (COLOURS, DASHES, MARKERS))
@@ -93,9 +95,9 @@ def dumbbells(
     title: str,
     words: tuple[str, str],
 ) -> Figure:
-    """A line for each name from one value to another, both in percent."""
-    with drawing():
-        figure = blank(WIDTH, 92 + 19 * max(len(names), 2), left=14 + letters(names), bottom=58)
+    """Draws one line per name from one value to another, both in percent."""
+    with figure_style():
+        figure = empty_figure(WIDTH, 92 + 19 * max(len(names), 2), left=14 + text_width(names), bottom=58)
         axes = figure.subplots()
         for i, (a, b) in enumerate(zip(before, after, strict=True)):
             if a is not None and b is not None:
@@ -111,8 +113,8 @@ def dumbbells(
 
 
 def legend_columns(titles: Sequence[str]) -> int:
-    """Two, unless they would not fit beside each other."""
-    return 2 if letters(titles, 9.5, 40) < WIDTH / 2 - 40 else 1
+    """Returns 2 if two titles fit next to each other, else 1."""
+    return 2 if text_width(titles, 9.5, 40) < WIDTH / 2 - 40 else 1
 
 
 def _legend_below(figure: Figure, columns: int = 2) -> None:
@@ -137,36 +139,37 @@ def _dots(axes: Axes, values: Sequence[float | None], marker: str, colour: str, 
 
 @dataclass(frozen=True)
 class Map:
-    """A matrix to be shown, bright is high; NaN stays empty."""
+    """A matrix to draw: bright is high, NaN stays empty."""
 
     title: str
     values: np.ndarray
     bar: str = ""
     low: float | None = None
     high: float | None = None
-    digits: int | None = None  # of the numbers written into few cells
-    counts: np.ndarray | None = None  # to be written in instead of the values
+    digits: int | None = None  # decimals of the numbers written into the cells
+    counts: np.ndarray | None = None  # written into the cells instead of the values
 
 
 def square(shown: Map, rows: Sequence[str], columns: Sequence[str], x_label: str = "", y_label: str = "") -> Figure:
+    """Draws one matrix."""
     return squares([shown], rows, columns, x_label, y_label)
 
 
 def squares(
     maps: Sequence[Map], rows: Sequence[str], columns: Sequence[str], x_label: str = "", y_label: str = ""
 ) -> Figure:
-    """Maps of matrices with the same rows and columns, side by side; only the first names its rows."""
+    """Draws matrices with the same rows and columns side by side; only the first shows the row names."""
     many = max(len(rows), len(columns))
     cell = 34 if many <= 9 else (26 if many <= 14 else 14)
     small = 9.5 if many <= 14 else 8
-    left = 10 + letters(rows, small) + (18 if y_label else 0)
-    bottom = 12 + (0.82 * letters(columns, small) if many > 3 else 10) + (20 if x_label else 0)
+    left = 10 + text_width(rows, small) + (18 if y_label else 0)
+    bottom = 12 + (0.82 * text_width(columns, small) if many > 3 else 10) + (20 if x_label else 0)
     right = 68
     inner = max(cell * len(columns), (WIDTH - left - right) if len(maps) == 1 else 0)
     width = left + len(maps) * (inner + right)
     height = bottom + 28 + cell * len(rows)
-    with drawing():
-        figure = blank(width, height)
+    with figure_style():
+        figure = empty_figure(width, height)
         for i, one in enumerate(maps):
             start = left + i * (inner + right)
             axes = figure.add_axes((start / width, bottom / height, inner / width, cell * len(rows) / height))
@@ -190,7 +193,7 @@ def _map(axes: Axes, one: Map, many: int) -> AxesImage:
     for spine in axes.spines.values():
         spine.set_visible(False)
     shown = np.ma.masked_invalid(np.asarray(one.values, dtype=float))
-    # the numbers of the image itself are stored, not a picture of the size it is shown at
+    # store one pixel per cell instead of an image resampled to the displayed size
     image = axes.imshow(shown, cmap=MAP, vmin=one.low, vmax=one.high, interpolation="none", aspect="auto")
     if many <= 14 and (one.digits is not None or one.counts is not None):
         _write_cells(axes, shown, image.norm, one.counts, one.digits or 0)
@@ -215,16 +218,16 @@ def points(
     names: Sequence[str],
     titles: Sequence[str],
 ) -> Figure:
-    """Rows of panels of dots (n, 2) in shared axes, a colour and marker for each class (n,)."""
+    """Draws rows of panels of dots (n, 2) in shared axes, with one colour and marker per class; `classes` is (n,)."""
     which = np.asarray(classes)
-    with drawing():
+    with figure_style():
         columns = max(len(row) for row in panels)
         below = 18 * -(-len(names) // 5) + 8
-        figure = blank(250 * columns + 20, 250 * len(panels) + below, left=26, bottom=below + 4)
+        figure = empty_figure(250 * columns + 20, 250 * len(panels) + below, left=26, bottom=below + 4)
         grid = figure.subplots(len(panels), columns, squeeze=False)
         for i, row in enumerate(panels):
             everything = np.concatenate([dots for _, dots in row])
-            rim = 0.03 * np.ptp(everything, axis=0)  # so that no dot is cut
+            rim = 0.03 * np.ptp(everything, axis=0)  # so that no dot is clipped
             edge = np.stack([everything.min(0) - rim, everything.max(0) + rim])
             for j, (title, dots) in enumerate(row):
                 axes = grid[i, j]
@@ -254,12 +257,12 @@ def intervals(
     title: str,
     x_label: str,
 ) -> Figure:
-    """For each name a dot with its spread in each group: (label, values, spreads). Distances are never below 0."""
-    with drawing():
+    """Draws for each name one dot with its spread per group (label, values, spreads). Distances are never below 0."""
+    with figure_style():
         step = 0.8 / max(len(groups), 1)
         below = 46 + 14.5 * -(-len(groups) // 2)
         height = below + 30 + max(19, 13 * len(groups)) * len(names)
-        figure = blank(WIDTH, height, left=14 + letters(names), bottom=below)
+        figure = empty_figure(WIDTH, height, left=14 + text_width(names), bottom=below)
         axes = figure.subplots()
         for g, (label, values, spreads) in enumerate(groups):
             known = [(i, v, s or 0.0) for i, (v, s) in enumerate(zip(values, spreads, strict=True)) if v is not None]

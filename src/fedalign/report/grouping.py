@@ -1,4 +1,4 @@
-"""Runs sorted for a page: by data set, then by method, the seeds of a method together."""
+"""Groups the runs of a page by data set, then by method; the seeds of a method form one entry."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ TITLES = {
     "fedrs": "FedRS",
     "fedalign": "FedAlign",
 }
-ASIDE = ("seed", "engine")  # what may differ between runs of one method
+MAY_DIFFER = ("seed", "engine")  # settings in which runs of one method may differ
 
 
 @dataclass
 class Entry:
-    """A method: its runs, one or more a seed, and how its line is drawn."""
+    """A method: its runs, one per seed, and the style of its line."""
 
     title: str
     runs: list[StoredRun]
@@ -33,7 +33,7 @@ class Entry:
 
     @property
     def shown(self) -> StoredRun:
-        """The run whose details are shown: the first that is finished."""
+        """The run whose details are shown: the first finished one."""
         return next((run for run in self.runs if run.finished), self.runs[0])
 
     @property
@@ -53,8 +53,10 @@ class Entry:
         return statistics.stdev(values) if len(values) > 1 else None
 
     def band(self, key: str) -> tuple[list[int], list[float], list[float], list[float]]:
-        """(rounds, mean, low, high) in percent over the rounds that every run has; the band is one standard
-        deviation, and absent with one run."""
+        """Returns (rounds, mean, low, high) in percent over the rounds that every run has.
+
+        The band is one standard deviation; it is empty if there is only one run.
+        """
         curves = [dict(zip(*run.curve(key), strict=True)) for run in self.runs]
         curves = [curve for curve in curves if curve]
         if not curves:
@@ -68,7 +70,7 @@ class Entry:
         return rounds, middle, [max(m - s, 0.0) for m, s in edges], [min(m + s, 100.0) for m, s in edges]
 
     def class_f1(self) -> list[float | None]:
-        """Percent, mean over the runs."""
+        """Returns the F1 of each class in percent, mean over the runs."""
         found = [run.class_f1() for run in self.runs]
         length = max((len(values) for values in found), default=0)
         result: list[float | None] = []
@@ -80,7 +82,7 @@ class Entry:
 
 @dataclass
 class Setting:
-    """A data set and what was tried on it."""
+    """One data set and the methods that were run on it."""
 
     name: str
     entries: list[Entry] = field(default_factory=list)
@@ -91,7 +93,7 @@ class Setting:
 
     @property
     def best(self) -> Entry:
-        """The method with the highest final F1; the last of equals, which is where our own stand."""
+        """The method with the highest final F1; the last one of equals."""
         return max(reversed(self.entries), key=lambda entry: entry.mean("f1") or -1.0)
 
     @property
@@ -99,8 +101,8 @@ class Setting:
         return next((run.label_names for run in self.runs if run.label_names), [])
 
 
-def arranged(runs: Sequence[StoredRun]) -> list[Setting]:
-    """Settings in the order in which they were given, and their methods likewise."""
+def group_runs(runs: Sequence[StoredRun]) -> list[Setting]:
+    """Returns one setting per data set, in the order of the runs."""
     settings: dict[str, tuple[Setting, dict[str, Entry]]] = {}
     for run in runs:
         setting, entries = settings.setdefault(_setting_key(run), (Setting(run.name), {}))
@@ -108,12 +110,12 @@ def arranged(runs: Sequence[StoredRun]) -> list[Setting]:
         if key not in entries:
             entries[key] = Entry(_title(run), [])
             setting.entries.append(entries[key])
-        _join(entries[key].runs, run)
+        _add_run(entries[key].runs, run)
     found = [setting for setting, _ in settings.values()]
     for setting in found:
-        setting.entries.sort(key=_place)  # the paper's order; a comparison's folder lists methods by spelling
-        _tell_apart(setting.entries)
-        # the two that every comparison is about keep their look from page to page
+        setting.entries.sort(key=_place)  # the paper's order; folders come in alphabetical order
+        _make_titles_distinct(setting.entries)
+        # the two methods of every comparison have the same style on every page
         fixed = {title: i for i, title in enumerate(("FedAlign", "FedAvg"))}
         others = iter(range(len(fixed), len(fixed) + len(setting.entries)))
         for entry in setting.entries:
@@ -121,18 +123,18 @@ def arranged(runs: Sequence[StoredRun]) -> list[Setting]:
     return found
 
 
-def _join(runs: list[StoredRun], run: StoredRun) -> None:
-    """The same run made twice is no second seed: the longer, then the more complete of them counts."""
+def _add_run(runs: list[StoredRun], run: StoredRun) -> None:
+    """Adds a run; of two runs with the same seed only the longer, or else the more complete one, is kept."""
     clone = next((other for other in runs if other.seed == run.seed), None)
     if clone is None:
         runs.append(run)
         return
-    kept, left = (run, clone) if _worth(run) > _worth(clone) else (clone, run)
+    kept, left = (run, clone) if _completeness(run) > _completeness(clone) else (clone, run)
     runs[runs.index(clone)] = kept
-    kept.missing.append(f"{left.folder} has the same settings and seed and is left out")
+    kept.missing.append(f"{left.folder} has the same settings and seed and is ignored")
 
 
-def _worth(run: StoredRun) -> tuple[int, bool, int]:
+def _completeness(run: StoredRun) -> tuple[int, bool, int]:
     return len(run.records), run.finished, -len(run.missing)
 
 
@@ -145,11 +147,11 @@ def _setting_key(run: StoredRun) -> str:
 def _method_key(run: StoredRun) -> str:
     if not run.table:
         return json.dumps([run.algorithm])
-    return json.dumps({k: v for k, v in run.settings.items() if k not in ASIDE}, sort_keys=True, default=str)
+    return json.dumps({k: v for k, v in run.settings.items() if k not in MAY_DIFFER}, sort_keys=True, default=str)
 
 
 def _title(run: StoredRun) -> str:
-    """By the place in a comparison's folder (METHOD[@RATE]/seed-N), else by the algorithm."""
+    """Returns the title from the place in a comparison's folder (METHOD[@RATE]/seed-N), else from the algorithm."""
     if run.folder.name.startswith("seed-"):
         name, _, rate = run.folder.parent.name.partition("@")
         if name in METHODS:
@@ -163,16 +165,16 @@ def _place(entry: Entry) -> int:
     return known.index(title) if title in known else len(known)
 
 
-def _tell_apart(entries: list[Entry]) -> None:
-    """Methods with one title get the settings in which they differ."""
+def _make_titles_distinct(entries: list[Entry]) -> None:
+    """Adds to equal titles the settings in which the methods differ."""
     for title in {entry.title for entry in entries}:
         same = [entry for entry in entries if entry.title == title]
         if len(same) < 2:
             continue
         flat = [flattened(entry.runs[0].settings) for entry in same]
-        keys = sorted({k for one in flat for k in one if k not in ASIDE and any(o.get(k) != one[k] for o in flat)})
+        keys = sorted({k for one in flat for k in one if k not in MAY_DIFFER and any(o.get(k) != one[k] for o in flat)})
         keys = [key for key in keys if not key.startswith("engine.")]
-        keys.sort(key=lambda key: any("/" in str(one.get(key)) for one in flat))  # paths tell people least
+        keys.sort(key=lambda key: any("/" in str(one.get(key)) for one in flat))  # paths last: they explain least
         for entry, one in zip(same, flat, strict=True):
             words = [f"{key.rpartition('.')[2]} {_short(one.get(key))}" for key in keys[:2]]
             entry.title = f"{title} ({', '.join(words)})" if words else f"{title} ({entry.runs[0].folder.name})"
@@ -184,7 +186,7 @@ def _short(value: Any) -> str:
 
 
 def flattened(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """{"training.epochs": 5, ...}"""
+    """Returns a nested table as one level: {"training.epochs": 5, ...}."""
     found: dict[str, Any] = {}
     for key, value in table.items():
         if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Keeps the page up to date while runs go on, from the front end's side: it may fail, training may not."""
+"""Keeps the page up to date during training. A failure here never stops a run."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pathlib import Path
 from fedalign.learning.rounds import Plan, Round
 from fedalign.runs.experiment import RunCallbacks
 
-EVERY = 20.0  # seconds between two drawings, at least
-SHARE = 50.0  # and so many times as long as a drawing takes: never more than a fiftieth of the time
+EVERY = 20.0  # minimum seconds between two updates
+SHARE = 50.0  # also at least 50 times the duration of an update: at most 2 % of the time
 
 
 class LivePage:
-    """Draws the page of one run or of a folder of runs. Nothing it does can end a run."""
+    """Draws the page of one run or of a folder of runs. No error in it stops a run."""
 
     def __init__(self, out: Path, warn: Callable[[str], None]) -> None:
         self.out = out
@@ -28,25 +28,25 @@ class LivePage:
         return self.out / "report.html"
 
     def callbacks(self, inner: RunCallbacks, folder: Path) -> RunCallbacks:
-        """The same watch, with the page drawn now and then and the final model looked at."""
-        begun: list[Plan] = []
+        """Returns callbacks that call `inner`, update the page from time to time and measure the final model."""
+        plans: list[Plan] = []
 
         def start(plan: Plan, done: int) -> None:
             inner.on_start(plan, done)
-            begun.append(plan)
+            plans.append(plan)
             self._try(lambda: self._note(plan, folder))
 
         def after_round(now: Round, seconds: float) -> None:
             inner.on_round(now, seconds)
-            if now.number >= begun[0].config.rounds:
-                self._try(lambda: self._measure(begun[0], now, folder))
+            if now.number >= plans[0].config.rounds:
+                self._try(lambda: self._measure(plans[0], now, folder))
             elif time.monotonic() >= self.next:
                 self._try(lambda: self._draw(live=True))
 
         return replace(inner, on_start=start, on_round=after_round)
 
     def finish(self) -> bool:
-        """The page as it stays; False if it could not be made."""
+        """Writes the final page; returns False if that failed."""
         self.failed = False
         self._try(lambda: self._draw(live=False))
         return not self.failed
@@ -55,12 +55,12 @@ class LivePage:
         from fedalign.report import facts
 
         if not (folder / "facts.json").is_file():
-            facts.write(folder, facts.about(plan))
+            facts.write(folder, facts.describe_data(plan))
 
     def _measure(self, plan: Plan, now: Round, folder: Path) -> None:
         from fedalign.report import facts
 
-        facts.write(folder, facts.measured(plan, now.server.weights, now.number))
+        facts.write(folder, facts.measure_model(plan, now.server.weights, now.number))
 
     def _draw(self, live: bool) -> None:
         from fedalign.report import load, page
@@ -72,7 +72,7 @@ class LivePage:
         self.next = time.monotonic() + max(EVERY, SHARE * took)
 
     def _try(self, work: Callable[[], None]) -> None:
-        """A page is a convenience: whatever goes wrong with it is said once and training goes on."""
+        """Runs `work`. The first error is reported as a warning and switches the page off; training continues."""
         if self.failed:
             return
         try:

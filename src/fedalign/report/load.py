@@ -1,4 +1,4 @@
-"""A run's folder as it is found: whole, unfinished, damaged or foreign. What cannot be read is said, not raised."""
+"""Reads a run's folder that may be complete, unfinished, damaged or from another version. Problems become notes."""
 
 from __future__ import annotations
 
@@ -16,15 +16,14 @@ from fedalign import config as configs
 from fedalign.config import Config
 from fedalign.errors import UserError
 
-MARKS = ("config.toml", "metrics.jsonl", "result.json")  # any of them makes a folder worth looking at
-SHARES = ("f1", "accuracy", "balanced_accuracy")
-SCORES = ("f1", "accuracy", "balanced_accuracy")
-DEEPEST = 4  # folders below the one given in which runs are looked for
+RUN_FILES = ("config.toml", "metrics.jsonl", "result.json")  # a folder with any of these files is a run's folder
+FRACTIONS = ("f1", "accuracy", "balanced_accuracy")
+DEEPEST = 4  # levels of subfolders in which runs are searched
 
 
 @dataclass
 class StoredRun:
-    """One run. Every field may be empty; `missing` says in sentences what is not there."""
+    """One stored run. Every field may be empty; `missing` lists in sentences what is not there."""
 
     folder: Path
     table: dict[str, Any] = field(default_factory=dict)  # config.toml as written
@@ -33,8 +32,9 @@ class StoredRun:
     seconds: list[float] = field(default_factory=list)
     result: dict[str, Any] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)  # facts.json, see report/facts.py
-    alone: dict[str, Any] = field(default_factory=dict)
+    local_only: dict[str, Any] = field(default_factory=dict)  # alone.json, see report/single_party.py
     diagnosis: dict[str, Any] = field(default_factory=dict)
+    kept: dict[str, Any] = field(default_factory=dict)  # kept.json, see runs/keep.py
     missing: list[str] = field(default_factory=list)
 
     @property
@@ -43,7 +43,7 @@ class StoredRun:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The configuration with what an older version did not write yet at its usual value."""
+        """The configuration, with defaults for settings that an older version did not write."""
         if self.config is None:
             return self.table
         found: dict[str, Any] = self.config.model_dump(mode="json", exclude_none=True)
@@ -57,12 +57,12 @@ class StoredRun:
 
     @property
     def seed(self) -> int | None:
-        value = whole(self.table.get("seed"))
-        return whole(self.result.get("seed")) if value is None else value
+        value = integer(self.table.get("seed"))
+        return integer(self.result.get("seed")) if value is None else value
 
     @property
     def planned(self) -> int | None:
-        return whole(self.table.get("rounds"))
+        return integer(self.table.get("rounds"))
 
     @property
     def finished(self) -> bool:
@@ -77,8 +77,8 @@ class StoredRun:
         return [str(name) for name in names]
 
     def curve(self, key: str) -> tuple[list[int], list[float]]:
-        """The rounds that have this number, and the numbers."""
-        read = share if key in SHARES else number
+        """Returns the rounds that have this value, and the values."""
+        read = fraction if key in FRACTIONS else number
         pairs = [(record["round"], read(record.get(key))) for record in self.records]
         known = [(x, y) for x, y in pairs if y is not None]
         return [x for x, _ in known], [y for _, y in known]
@@ -90,29 +90,30 @@ class StoredRun:
     def class_f1(self) -> list[float | None]:
         for record in reversed(self.records):
             if isinstance(record.get("class_f1"), list):
-                return [share(value) for value in record["class_f1"]]
+                return [fraction(value) for value in record["class_f1"]]
         return []
 
 
 def number(value: Any) -> float | None:
-    """A finite number, or None for anything else."""
+    """Returns a finite number, or None for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value) if math.isfinite(value) else None
 
 
-def share(value: Any) -> float | None:
-    """A number from 0 to 1, or None for anything else."""
+def fraction(value: Any) -> float | None:
+    """Returns a number from 0 to 1, or None for anything else."""
     found = number(value)
     return found if found is not None and 0 <= found <= 1 else None
 
 
-def whole(value: Any) -> int | None:
+def integer(value: Any) -> int | None:
+    """Returns an integer, or None for anything else."""
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def matrix(values: object, size: int) -> np.ndarray | None:
-    """A square of numbers as it was stored, or None if it is anything else."""
+    """Returns a stored (size, size) matrix of finite numbers, or None for anything else."""
     try:
         found = np.array(values, dtype=float)
     except (TypeError, ValueError):
@@ -120,10 +121,10 @@ def matrix(values: object, size: int) -> np.ndarray | None:
     return found if size and found.shape == (size, size) and np.isfinite(found).all() else None
 
 
-def first_of(together: dict[str, Any], key: str, size: int) -> np.ndarray | None:
-    """[i, j] rows with class i among those where j is known too: what a count of both is a share of.
+def cooccurrence_totals(together: dict[str, Any], key: str, size: int) -> np.ndarray | None:
+    """Returns [i, j] = number of rows with class i among those where class j is known: the total for the pair (i, j).
 
-    Older files lack it. Where every label was known it is the diagonal of the counts, else it is gone.
+    Older files do not store it. If every label was known it is the diagonal of the counts, otherwise None.
     """
     first = matrix(together.get(f"{key}_first"), size)
     if first is not None:
@@ -135,7 +136,7 @@ def first_of(together: dict[str, Any], key: str, size: int) -> np.ndarray | None
 
 
 def runs_in(paths: list[Path]) -> list[Path]:
-    """The run folders among and below these paths, in order."""
+    """Returns the run folders among these paths and below them, in order."""
     found: dict[Path, None] = {}
     for path in paths:
         if not path.is_dir():
@@ -143,7 +144,7 @@ def runs_in(paths: list[Path]) -> list[Path]:
         below = list(_runs_below(path, DEEPEST))
         if not below:
             raise UserError(
-                f"{path} is not a run's folder and holds none (no config.toml, metrics.jsonl or result.json); "
+                f"{path} is not a run's folder and contains none (no config.toml, metrics.jsonl or result.json); "
                 "check the path"
             )
         found.update(dict.fromkeys(below))
@@ -151,7 +152,7 @@ def runs_in(paths: list[Path]) -> list[Path]:
 
 
 def _runs_below(path: Path, depth: int) -> Iterator[Path]:
-    if any((path / name).is_file() for name in MARKS):
+    if any((path / name).is_file() for name in RUN_FILES):
         yield path
         return
     if depth:
@@ -161,23 +162,24 @@ def _runs_below(path: Path, depth: int) -> Iterator[Path]:
 
 
 def read(folder: Path) -> StoredRun:
-    """What there is. Only a folder that holds nothing of a run at all is refused (see runs_in)."""
+    """Reads everything that is there. Only a folder without any file of a run is refused (see runs_in)."""
     run = StoredRun(folder)
     _read_config(run)
     run.records = _lines(run, "metrics.jsonl", "the learning curves")
     run.seconds = [s for line in _lines(run, "timing.jsonl", "") if (s := number(line.get("seconds"))) is not None]
     run.result = _object(run, "result.json")
-    run.facts = _known_facts(run, _object(run, "facts.json"))
-    run.alone = _object(run, "alone.json")
+    run.facts = _valid_facts(run, _object(run, "facts.json"))
+    run.local_only = _object(run, "alone.json")
     run.diagnosis = _object(run, "diagnosis/diagnosis.json")
-    _say_what_is_missing(run)
+    run.kept = _object(run, "kept.json")
+    _note_missing(run)
     return run
 
 
 def _read_config(run: StoredRun) -> None:
     path = run.folder / "config.toml"
     if not path.is_file():
-        run.missing.append("config.toml is not there, so what was trained is known only from the results")
+        run.missing.append("config.toml is missing, so the settings are known only from the results")
         return
     try:
         run.table = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -191,12 +193,12 @@ def _read_config(run: StoredRun) -> None:
 
 
 def _lines(run: StoredRun, name: str, purpose: str) -> list[dict[str, Any]]:
-    """The objects of a JSON-lines file that have a round, each round once."""
+    """Returns the objects of a JSON Lines file that have a round number; of repeated rounds the last one."""
     try:
         text = (run.folder / name).read_bytes().decode("utf-8", errors="replace")
     except OSError:
         if purpose:
-            run.missing.append(f"{name} is not there, so neither are {purpose}")
+            run.missing.append(f"{name} is missing, so {purpose} are not shown")
         return []
     found: dict[int, dict[str, Any]] = {}
     bad = 0
@@ -205,13 +207,13 @@ def _lines(run: StoredRun, name: str, purpose: str) -> list[dict[str, Any]]:
             value = json.loads(line)
         except ValueError:
             value = None
-        if isinstance(value, dict) and whole(value.get("round")) is not None:
+        if isinstance(value, dict) and integer(value.get("round")) is not None:
             found[value["round"]] = value
         elif line.strip():
             bad += 1
     if bad and purpose:
         run.missing.append(
-            f"{bad} line{'s' if bad > 1 else ''} of {name} cannot be read and {'are' if bad > 1 else 'is'} left out"
+            f"{bad} line{'s' if bad > 1 else ''} of {name} cannot be read and {'are' if bad > 1 else 'is'} ignored"
         )
     return [found[key] for key in sorted(found)]
 
@@ -225,17 +227,17 @@ def _object(run: StoredRun, name: str) -> dict[str, Any]:
     except (OSError, ValueError):
         value = None
     if not isinstance(value, dict):
-        run.missing.append(f"{name} cannot be read and is left out")
+        run.missing.append(f"{name} cannot be read and is ignored")
         return {}
     return value
 
 
-def _known_facts(run: StoredRun, facts: dict[str, Any]) -> dict[str, Any]:
-    """What has the form we wrote; a file that somebody else wrote or changed loses the rest."""
-    kept = {key: value for key, value in facts.items() if key not in FORMS or FORMS[key](value)}
+def _valid_facts(run: StoredRun, facts: dict[str, Any]) -> dict[str, Any]:
+    """Returns the values that have the expected form; others are dropped with a note."""
+    kept = {key: value for key, value in facts.items() if key not in VALID or VALID[key](value)}
     if len(kept) < len(facts):
         gone = ", ".join(sorted(facts.keys() - kept.keys()))
-        run.missing.append(f"facts.json holds values of another form, which are left out ({gone})")
+        run.missing.append(f"facts.json has values of an unexpected form, which are ignored ({gone})")
     return kept
 
 
@@ -243,41 +245,41 @@ def _party(value: Any) -> bool:
     return (
         isinstance(value, dict)
         and isinstance(value.get("name"), str)
-        and whole(value.get("rows")) is not None
-        and _listed(value.get("classes"), _count)
-        and _listed(value.get("labelled"), _count)
+        and integer(value.get("rows")) is not None
+        and _list_of(value.get("classes"), _count)
+        and _list_of(value.get("labelled"), _count)
     )
 
 
-def _listed(value: Any, each: Callable[[Any], bool]) -> bool:
+def _list_of(value: Any, each: Callable[[Any], bool]) -> bool:
     return isinstance(value, list) and all(each(one) for one in value)
 
 
 def _count(value: Any) -> bool:
-    return (whole(value) or 0) >= 0 and whole(value) is not None
+    return (integer(value) or 0) >= 0 and integer(value) is not None
 
 
-FORMS: dict[str, Callable[[Any], bool]] = {
+VALID: dict[str, Callable[[Any], bool]] = {
     "round": _count,
     "weights": _count,
     "test_rows": _count,
     "task": lambda value: value in ("single", "multi"),
-    "label_names": lambda value: _listed(value, lambda one: isinstance(one, str)),
-    "parties": lambda value: _listed(value, _party),
-    "counts": lambda value: _listed(value, lambda row: _listed(row, _count) and len(row) >= 3),
+    "label_names": lambda value: _list_of(value, lambda one: isinstance(one, str)),
+    "parties": lambda value: _list_of(value, _party),
+    "counts": lambda value: _list_of(value, lambda row: _list_of(row, _count) and len(row) >= 3),
 }
 
 
-def _say_what_is_missing(run: StoredRun) -> None:
+def _note_missing(run: StoredRun) -> None:
     if not run.finished:
         done, planned = (run.records[-1]["round"] if run.records else 0), run.planned
         rounds = f"{done} of {planned} rounds" if planned else f"{done} rounds"
-        run.missing.append(f"the run is not finished: {rounds} are there")
+        run.missing.append(f"the run is not finished: {rounds} are done")
     if run.records and run.last("f1") is None:
-        run.missing.append("there are no scores, because there are no fully labelled test rows")
+        run.missing.append("there are no scores because there are no fully labelled test rows")
     if run.records and not any(number(record.get("bytes_down")) is not None for record in run.records):
-        run.missing.append("traffic was not recorded by the version of fedalign that made the run")
+        run.missing.append("the version of fedalign that made the run did not record traffic")
     if run.records and not run.seconds:
-        run.missing.append("timing.jsonl holds no times")
+        run.missing.append("timing.jsonl has no times")
     if len(run.records) == 1:
-        run.missing.append("there is a single round, so there is no curve to see")
+        run.missing.append("there is only one round, so the curves are single points")

@@ -21,7 +21,7 @@
     table.tBodies[0].append(...rows);
   };
 
-  // a spreadsheet must take a name for a name: no cell may begin like a formula
+  // no cell may start like a formula, so that a spreadsheet reads names as text
   const safe = (text) => (/^[=+\-@\t\r]/.test(text) && Number.isNaN(Number(text.replace(/[,±].*/, ""))) ? "'" + text : text);
   const csv = (table) =>
     Array.from(table.rows, (row) =>

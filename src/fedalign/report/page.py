@@ -1,4 +1,4 @@
-"""One self-contained page for a run or a comparison: no network, both themes, any width, made with what is there."""
+"""Writes one self-contained HTML page for a run or a comparison: no network access, two themes, any width."""
 
 from __future__ import annotations
 
@@ -18,36 +18,36 @@ from markupsafe import Markup
 import fedalign
 from fedalign import config as configs
 from fedalign.report import pictures, rerun, tables, wording
-from fedalign.report.diagnosis_section import diagnosed
-from fedalign.report.facts import Rebuilder, complete
-from fedalign.report.grouping import Entry, Setting, arranged
+from fedalign.report.diagnosis_section import diagnosis_pictures
+from fedalign.report.facts import Rebuilder, complete_facts
+from fedalign.report.grouping import Entry, Setting, group_runs
 from fedalign.report.load import StoredRun, read, runs_in
 from fedalign.report.pictures import Picture
 from fedalign.report.style import printable, save
 from fedalign.system.files import write_atomically
 
 NAME = "report.html"
-MOST_DETAILED = 24  # methods whose own figures are drawn
+MOST_DETAILED = 24  # methods with figures of their own
 
 
 @dataclass
 class Details:
-    """What is shown of one method by itself."""
+    """The figures and text of one method."""
 
     title: str
     pictures: list[Picture]
-    said: str = ""
+    text: str = ""
 
 
 @dataclass
 class Part:
-    """What the page shows of one data set."""
+    """The contents of the page for one data set."""
 
     name: str
     verdict: str
-    trained: list[tuple[str, str]]
+    summary: list[tuple[str, str]]
     missing: list[str]
-    gained: str
+    gain_text: str
     hint: str
     gains: tables.Table | None
     gain_pictures: list[Picture]
@@ -55,7 +55,7 @@ class Part:
     curves: list[Picture]
     matrix: tables.Table | None
     classes: tables.Table | None
-    classes_said: str
+    classes_text: str
     details: list[Details]
     diagnosis: list[Details]
     costs: tables.Table
@@ -64,27 +64,28 @@ class Part:
 
 
 def make(paths: Sequence[Path], out: Path | None = None, say: Callable[[str], None] = lambda message: None) -> Path:
-    """Reads the runs, measures what facts.json lacks, and writes the page beside them or to `out`."""
+    """Reads the runs, computes what facts.json lacks, and writes the page into their folder or to `out`."""
     runs = [read(folder) for folder in runs_in(list(paths))]
     rebuilder = Rebuilder()
     for run in sorted(runs, key=lambda run: (str(run.table.get("dataset")), run.seed or 0)):
-        complete(run, rebuilder, say)
+        complete_facts(run, rebuilder, say)
     out = out or paths[0] / NAME
     write(runs, out)
     return out
 
 
 def write(runs: Sequence[StoredRun], out: Path, live: bool = False) -> None:
-    """Draws the page; a live one leaves out what needs the final model."""
-    write_atomically(out, render(arranged(runs), live))
+    """Writes the page; a live page leaves out what needs the final model."""
+    write_atomically(out, render(group_runs(runs), live))
 
 
 def render(settings: Sequence[Setting], live: bool = False) -> str:
+    """Returns the page as HTML."""
     parts = [_part(setting, f"p{i}", live) for i, setting in enumerate(settings)]
     script, style = _text("page.js"), _text("page.css")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    environment.filters["svg"] = lambda one: Markup(one.svg)  # made by matplotlib, which escapes what it writes
+    environment.filters["svg"] = lambda one: Markup(one.svg)  # written by matplotlib, which escapes names
     template = environment.from_string(_text("page.html"))
     return template.render(
         parts=parts,
@@ -94,16 +95,16 @@ def render(settings: Sequence[Setting], live: bool = False) -> str:
         version=fedalign.__version__,
         script=Markup(script),
         style=Markup(style),
-        # nothing from elsewhere is loaded, and no script runs but our own, whatever a name contains
+        # nothing external is loaded and only our own script runs, whatever a name contains
         policy=f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'",
     )
 
 
 def store_figures(paths: Sequence[Path], folder: Path, kind: str) -> list[Path]:
-    """The page's figures as files, named by data set and method."""
+    """Stores the figures of the page as files, named by data set and method."""
     folder.mkdir(parents=True, exist_ok=True)
     stored = []
-    for i, setting in enumerate(arranged([read(path) for path in runs_in(list(paths))])):
+    for i, setting in enumerate(group_runs([read(path) for path in runs_in(list(paths))])):
         part = _part(setting, _plain(setting.name) + (f"-{i}" if i else ""), live=False)
         inner = [picture for one in (*part.details, *part.diagnosis) for picture in one.pictures]
         for picture in (*part.gain_pictures, *part.curves, *inner):
@@ -113,7 +114,7 @@ def store_figures(paths: Sequence[Path], folder: Path, kind: str) -> list[Path]:
 
 
 def _plain(name: str) -> str:
-    """A name that is safe in a file's name."""
+    """Returns a name that is safe in a file name."""
     return re.sub(r"[^A-Za-z0-9-]+", "-", name).strip("-")[:40] or "run"
 
 
@@ -131,23 +132,23 @@ def _title(parts: Sequence[Part]) -> str:
 def _part(setting: Setting, prefix: str, live: bool) -> Part:
     best = setting.best
     run = best.shown
-    table = tables.gains_table(run)
-    measured = bool(run.alone.get("parties"))
-    hint = "" if measured or live or table is None else f"fedalign report {run.folder} --alone"
+    table = tables.party_table(run)
+    measured = bool(run.local_only.get("parties"))
+    hint = "" if measured or live or table is None else f"fedalign report {run.folder} --local-only"
     return Part(
         name=printable(setting.name, 60),
         verdict=printable(wording.verdict(setting)),
-        trained=wording.trained(setting),
-        missing=wording.missing(setting),
-        gained=wording.gained(run),
+        summary=wording.run_summary(setting),
+        missing=wording.missing_notes(setting),
+        gain_text=wording.gain_text(run),
         hint=hint,
         gains=table,
         gain_pictures=pictures.gain_pictures(run, prefix),
         methods=tables.methods_table(setting),
         curves=pictures.curves(setting, prefix),
-        matrix=tables.matrix_table(run),
+        matrix=tables.party_class_table(run),
         classes=tables.classes_table(setting),
-        classes_said=wording.classes_said(run),
+        classes_text=wording.classes_text(run),
         details=_details(setting, prefix, live),
         diagnosis=[] if live else _diagnosis(setting, prefix),
         costs=tables.costs_table(setting),
@@ -157,15 +158,15 @@ def _part(setting: Setting, prefix: str, live: bool) -> Part:
 
 
 def _details(setting: Setting, prefix: str, live: bool) -> list[Details]:
-    """The best method first, the others folded up below it."""
+    """Returns the details of each method, the best one first."""
     found = []
     entries = sorted(setting.entries, key=lambda entry: entry is not setting.best)
     for i, entry in enumerate(entries[:MOST_DETAILED]):
         mine = f"{prefix}-m{i}"
-        drawn = pictures.pseudo(entry, mine)
+        drawn = pictures.pseudo_labels(entry, mine)
         if not live:
             run = entry.shown
-            drawn = [*pictures.crossed(run, mine, entry.title), *pictures.similarity(run, mine, entry.title), *drawn]
+            drawn = [*pictures.confusion(run, mine, entry.title), *pictures.similarity(run, mine, entry.title), *drawn]
         if drawn:
             found.append(Details(printable(entry.title, 60), drawn))
     return found
@@ -176,7 +177,7 @@ def _diagnosis(setting: Setting, prefix: str) -> list[Details]:
     for i, entry in enumerate(setting.entries):
         run = next((run for run in entry.runs if run.diagnosis), None)
         if run is not None:
-            drawn = diagnosed(run.diagnosis, f"{prefix}-d{i}")
+            drawn = diagnosis_pictures(run.diagnosis, f"{prefix}-d{i}")
             found.append(Details(printable(entry.title, 60), drawn, printable(str(run.diagnosis.get("verdict", "")))))
     return found
 

@@ -1,4 +1,4 @@
-"""The command that repeats a run exactly: a preset and what was changed in it, or the stored configuration."""
+"""Builds the command that repeats a run exactly from a preset and the changed settings."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from fedalign.config import Config
 from fedalign.errors import UserError
 from fedalign.report.grouping import flattened
 
-LONGEST = 12  # settings on a command line; more are clearer as a file
+LONGEST = 12  # most settings on a command line; more are clearer in a file
 
 
 def command(config: Config) -> str | None:
-    """`fedalign run PRESET --set ...` if that gives the very same configuration, else None."""
+    """Returns `fedalign run PRESET --set ...` if that gives exactly the same configuration, else None."""
     if config.name not in configs.presets():
         return None
     words = ["fedalign", "run", config.name]
@@ -27,10 +27,10 @@ def command(config: Config) -> str | None:
             words += [flag, str(wanted[key])]
     if config.algorithm.name != preset.algorithm.name:
         settings.append(f"algorithm.name={config.algorithm.name}")
-    begun = _loaded(config.name, settings)
-    if begun is None:
+    base = _loaded(config.name, settings)
+    if base is None:
         return None
-    has = flattened(_plain(begun))
+    has = flattened(_plain(base))
     for key, value in wanted.items():
         if key.split(".")[0] not in ("rounds", "seed", "engine", "name") and has.get(key) != value:
             settings.append(f"{key}={value if isinstance(value, str) else json.dumps(value)}")

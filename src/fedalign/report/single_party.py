@@ -1,6 +1,6 @@
-"""What each party would have had by itself: trained on its own rows alone, as often as it was visited in the run.
+"""Trains each party on its own rows only, with as many visits as it had in the run, to measure what joining gained.
 
-The result is alone.json in the run's folder, written after each party, so that it can be stopped and gone on with.
+The result is alone.json in the run's folder. It is written after each party, so an interrupted measurement resumes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedalign.engines.local import Local, cores
+from fedalign.engines.local import Local
 from fedalign.errors import UserError
 from fedalign.learning import metrics
 from fedalign.learning.algorithm import Algorithm
@@ -23,13 +23,14 @@ from fedalign.registry import Choice
 from fedalign.report.facts import decisions
 from fedalign.report.load import StoredRun
 from fedalign.runs import experiment
+from fedalign.system.cores import cores
 from fedalign.system.files import write_atomically
 
 FORMAT = 1
 
 
-def visits(run: StoredRun, parties: int) -> list[int]:
-    """How often each party trained in the run; one that was never chosen gets the average."""
+def visit_counts(run: StoredRun, parties: int) -> list[int]:
+    """Returns how often each party trained in the run; a party that was never chosen gets the average."""
     seen: Counter[int] = Counter()
     for record in run.records:
         seen.update(m for m in record.get("clients", []) if isinstance(m, int))
@@ -37,8 +38,8 @@ def visits(run: StoredRun, parties: int) -> list[int]:
     return [seen.get(m) or average for m in range(parties)]
 
 
-def solitary(plan: Plan, party: int, count: int) -> Plan:
-    """A federation of one: ordinary training of an ordinary classifier, by the same loop as everything else."""
+def local_only_plan(plan: Plan, party: int, count: int) -> Plan:
+    """Returns a plan with one party: ordinary training of a classifier with the same training loop."""
     algorithm = Algorithm()
     config = plan.config.model_copy(
         update={
@@ -53,11 +54,11 @@ def solitary(plan: Plan, party: int, count: int) -> Plan:
 
 
 def train(plan: Plan, party: int, count: int, on_visit: Callable[[], None]) -> dict[str, Any]:
-    """One party by itself: its scores on the test rows of all."""
-    single = solitary(plan, party, count)
+    """Trains one party on its own rows; returns its scores on the test rows of the federation."""
+    single = local_only_plan(plan, party, count)
     test = plan.federation.test
     if test is None:
-        raise UserError("there are no fully labelled test rows to compare alone and together on")
+        raise UserError("there are no fully labelled test rows on which to compare local and federated training")
     with Local(workers=1).open(single) as engine:
         server = single.start()
         for now in rounds(single, engine, server):
@@ -69,10 +70,13 @@ def train(plan: Plan, party: int, count: int, on_visit: Callable[[], None]) -> d
     return found | {key: value for key, value in describe(scores).items() if key in ("f1", "accuracy", "class_f1")}
 
 
-def mark_of(plan: Plan) -> str:
-    """The same for runs whose parties would be the same by themselves, whatever joined them: rows of all parties and of
-    the test, an ordinary classifier's first weights, and the settings that decide what becomes of them."""
-    ordinary = replace(solitary(plan, 0, 1), federation=plan.federation)
+def fingerprint_of(plan: Plan) -> str:
+    """Returns a digest of everything that local training depends on, so that runs of several methods share results.
+
+    It covers the rows of all parties, the test rows, the initial weights of a plain classifier, and the settings of
+    training, encoder and seed.
+    """
+    ordinary = replace(local_only_plan(plan, 0, 1), federation=plan.federation)
     digest = hashlib.sha256(experiment.fingerprint(ordinary).encode())
     config = plan.config
     settings = [config.seed, config.encoder.model_dump(mode="json"), config.training.model_dump(mode="json")]
@@ -87,18 +91,18 @@ def measure(
     on_visit: Callable[[], None],
     others: Sequence[StoredRun] = (),
 ) -> Iterator[dict[str, Any]]:
-    """Trains the parties that neither alone.json nor that of `others` holds, and yields each as it is stored."""
+    """Trains the parties that are neither in alone.json nor in that of `others`; yields each one after storing it."""
     path = run.folder / "alone.json"
-    counts = visits(run, len(plan.federation.parties))
-    mark = mark_of(plan)
+    counts = visit_counts(run, len(plan.federation.parties))
+    mark = fingerprint_of(plan)
     done: dict[str, Any] = {}
     for source in (*others, run):
-        stored = source.alone.get("parties")
-        if source.alone.get("mark") == mark and isinstance(stored, dict):
+        stored = source.local_only.get("parties")
+        if source.local_only.get("mark") == mark and isinstance(stored, dict):
             done |= stored
     left = [m for m, count in enumerate(counts) if done.get(str(m), {}).get("visits") != count]
     on_start(sum(counts[m] for m in left))
-    run.alone = store(path, mark, done)
+    run.local_only = store(path, mark, done)
     left.sort(key=lambda m: -counts[m] * len(plan.federation.parties[m].train))
     keyed = bool(getattr(plan.model.data_encoder, "keyed", False))
     with ThreadPoolExecutor(cores() if keyed else 1) as pool:
@@ -106,22 +110,22 @@ def measure(
         try:
             for m, job in jobs:
                 done[str(m)] = job.result()
-                run.alone = store(path, mark, done)
+                run.local_only = store(path, mark, done)
                 yield done[str(m)]
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
 
 
-def leave_out(run: StoredRun, plan: Plan) -> None:
-    """Notes that the data here now are not the run's, and forgets who was trained on them; what was measured on the
-    run's own data stays."""
-    kept = {} if run.alone.get("mark") == mark_of(plan) else run.alone
-    run.alone = {**kept, "format": FORMAT, "left_out": True}
-    write_atomically(run.folder / "alone.json", json.dumps(run.alone, indent=1))
+def mark_data_changed(run: StoredRun, plan: Plan) -> None:
+    """Stores that the data have changed. Results on the changed data are dropped; results on the original data stay."""
+    kept = {} if run.local_only.get("mark") == fingerprint_of(plan) else run.local_only
+    run.local_only = {**kept, "format": FORMAT, "left_out": True}
+    write_atomically(run.folder / "alone.json", json.dumps(run.local_only, indent=1))
 
 
 def store(path: Path, mark: str, parties: dict[str, Any]) -> dict[str, Any]:
+    """Writes alone.json and returns its contents."""
     ordered = {key: parties[key] for key in sorted(parties, key=int)}
     kept = {"format": FORMAT, "mark": mark, "parties": ordered}
     write_atomically(path, json.dumps(kept, indent=1))

@@ -1,25 +1,28 @@
-"""The page's tables as plain values: what stands in each cell, and by what it sorts."""
+"""The tables of the page as plain values: the text of each cell and its sort key."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from fedalign.report.grouping import Entry, Setting
+from fedalign.report.grouping import Setting
 from fedalign.report.load import StoredRun, number
 from fedalign.report.style import printable
 
-MOST_PARTIES = 40  # columns of the matrix
+MOST_PARTIES = 40  # most columns of the matrix
 NONE = "\u2013"  # a dash where there is no number
+NOTE_GAINS = "Mean F1 over the classes, in percent, on the same test rows. Other classes: never labelled by the party."
+NOTE_LOCAL = " Local: trained on the party's own rows only."
+NOTE_COSTS = "A visit is one local training of one party. Seconds per round: median."
 
 
 @dataclass(frozen=True)
 class Cell:
     text: str
-    value: float | str | None = None  # what it sorts by, where that is not the text
-    mark: str = ""  # a class of the style sheet
+    value: float | str | None = None  # the sort key, if it is not the text
+    mark: str = ""  # a CSS class
 
 
 @dataclass(frozen=True)
@@ -29,21 +32,20 @@ class Table:
     rows: list[list[Cell]]
     note: str = ""
     numbers_from: int = 1  # the first column of numbers
-    marks: list[str] = field(default_factory=list)
 
 
-def percent(value: float | None, mark: str = "", sign: bool = False) -> Cell:
-    """A number that is in percent already."""
+def percent_cell(value: float | None, mark: str = "", sign: bool = False) -> Cell:
+    """Returns a cell with a value that is already in percent."""
     if value is None:
         return Cell(NONE, -1e9, "none")
     return Cell(f"{value:+.1f}" if sign else f"{value:.1f}", value, mark)
 
 
-def words(text: str) -> Cell:
+def text_cell(text: str) -> Cell:
     return Cell(printable(text))
 
 
-def amount(value: float | None, unit: float = 1.0, digits: int = 0) -> Cell:
+def number_cell(value: float | None, unit: float = 1.0, digits: int = 0) -> Cell:
     return Cell(NONE, -1e9, "none") if value is None else Cell(f"{value / unit:,.{digits}f}", value)
 
 
@@ -57,9 +59,9 @@ def parties_of(run: StoredRun) -> list[dict[str, Any]]:
     return [p for p in parties if isinstance(p, dict)] if isinstance(parties, list) else []
 
 
-def alone_f1(run: StoredRun, party: int) -> list[float | None]:
-    """Percent by class of a party trained by itself; empty if that was not measured."""
-    kept = run.alone.get("parties")
+def local_only_f1(run: StoredRun, party: int) -> list[float | None]:
+    """Returns the F1 per class, in percent, of a party trained on its own rows only; empty if not measured."""
+    kept = run.local_only.get("parties")
     one = kept.get(str(party)) if isinstance(kept, dict) else None
     values = one.get("class_f1") if isinstance(one, dict) else None
     return [None if (v := number(x)) is None else 100 * v for x in values] if isinstance(values, list) else []
@@ -73,60 +75,60 @@ class Gain:
     rows: int
     own: list[int]
     others: list[int]
-    own_alone: float | None
-    own_together: float | None
-    others_alone: float | None
-    others_together: float | None
+    own_local: float | None
+    own_federated: float | None
+    others_local: float | None
+    others_federated: float | None
 
 
 def gains(run: StoredRun) -> list[Gain]:
-    together = [None if v is None else 100 * v for v in run.class_f1()]
+    federated = [None if v is None else 100 * v for v in run.class_f1()]
     found = []
     for m, party in enumerate(parties_of(run)):
         own = [c for c in party.get("classes", []) if isinstance(c, int)]
-        others = [c for c in range(len(together)) if c not in own]
-        alone = alone_f1(run, m)
+        others = [c for c in range(len(federated)) if c not in own]
+        local = local_only_f1(run, m)
         found.append(
             Gain(
                 str(party.get("name", f"party {m}")),
                 int(party.get("rows", 0)),
                 own,
                 others,
-                mean_of(alone, own),
-                mean_of(together, own),
-                mean_of(alone, others),
-                mean_of(together, others),
+                mean_of(local, own),
+                mean_of(federated, own),
+                mean_of(local, others),
+                mean_of(federated, others),
             )
         )
     return found
 
 
-def gains_table(run: StoredRun) -> Table | None:
+def party_table(run: StoredRun) -> Table | None:
     found = gains(run)
-    if not found or all(gain.own_together is None for gain in found):
+    if not found or all(gain.own_federated is None for gain in found):
         return None
     names = run.label_names
-    alone = any(gain.own_alone is not None for gain in found)
+    measured = any(gain.own_local is not None for gain in found)
     columns = ["party", "annotates", "rows"]
-    columns += ["own: alone", "together", "gain"] if alone else ["own, together"]
-    columns += ["never labelled: alone", "together", "gain"] if alone else ["never labelled, together"]
+    columns += ["own classes: local", "federated", "gain"] if measured else ["own classes"]
+    columns += ["other classes: local", "federated", "gain"] if measured else ["other classes"]
     rows = []
     for gain in found:
         own = ", ".join(names[c] for c in gain.own if c < len(names)) or "nothing"
-        row = [words(gain.name), words(own), amount(gain.rows)]
-        for before, after in ((gain.own_alone, gain.own_together), (gain.others_alone, gain.others_together)):
-            if alone:
-                row += [percent(before), percent(after), gained(before, after)]
+        row = [text_cell(gain.name), text_cell(own), number_cell(gain.rows)]
+        for before, after in ((gain.own_local, gain.own_federated), (gain.others_local, gain.others_federated)):
+            if measured:
+                row += [percent_cell(before), percent_cell(after), change_cell(before, after)]
             else:
-                row.append(percent(after))
+                row.append(percent_cell(after))
         rows.append(row)
-    return Table("gains", columns, rows, "F1 in percent, mean over the classes, on the same test rows.", 2)
+    return Table("gains", columns, rows, NOTE_GAINS + (NOTE_LOCAL if measured else ""), 2)
 
 
-def gained(before: float | None, after: float | None) -> Cell:
+def change_cell(before: float | None, after: float | None) -> Cell:
     if before is None or after is None:
-        return percent(None)
-    return percent(after - before, "up" if after > before else "down", sign=True)
+        return percent_cell(None)
+    return percent_cell(after - before, "up" if after > before else "down", sign=True)
 
 
 def methods_table(setting: Setting) -> Table | None:
@@ -135,37 +137,37 @@ def methods_table(setting: Setting) -> Table | None:
     best = {key: max((e.mean(key) or -1 for e in setting.entries), default=-1) for key in ("f1", "accuracy")}
     rows = []
     for entry in setting.entries:
-        row = [words(entry.title)]
+        row = [text_cell(entry.title)]
         for key in ("f1", "accuracy"):
             middle, spread = entry.mean(key), entry.spread(key)
             if middle is None:
-                row.append(percent(None))
+                row.append(percent_cell(None))
                 continue
             text = f"{middle:.2f}" + ("" if spread is None else f" ± {spread:.2f}")
             row.append(Cell(text, middle, "best" if middle == best[key] else ""))
         tail = [statistics.fmean(values[-10:]) * 100 for run in entry.runs if (values := run.curve("f1")[1])]
-        row.append(percent(statistics.fmean(tail) if tail else None))
-        row += [amount(entry.seeds), amount(max((len(run.records) for run in entry.runs), default=0))]
+        row.append(percent_cell(statistics.fmean(tail) if tail else None))
+        row += [number_cell(entry.seeds), number_cell(max((len(run.records) for run in entry.runs), default=0))]
         rows.append(row)
     columns = ["method", "F1", "accuracy", "F1, last 10 rounds", "seeds", "rounds"]
-    return Table("methods", columns, rows, "Last round, percent; ± is one standard deviation over seeds.")
+    return Table("methods", columns, rows, "Last round, in percent; ± is one standard deviation over seeds.")
 
 
-def matrix_table(run: StoredRun) -> Table | None:
-    """Classes down, parties across: who annotates what, and what a party alone makes of each class."""
+def party_class_table(run: StoredRun) -> Table | None:
+    """Returns one row per class and one column per party: who annotates what, or F1 with local training."""
     parties, names = parties_of(run), run.label_names
     if not parties or not names:
         return None
-    together = [None if v is None else 100 * v for v in run.class_f1()]
-    alone = [alone_f1(run, m) for m in range(len(parties))]
+    federated = [None if v is None else 100 * v for v in run.class_f1()]
+    local = [local_only_f1(run, m) for m in range(len(parties))]
     rows = []
     for c, name in enumerate(names):
-        row = [words(name), percent(together[c] if c < len(together) else None, "together")]
+        row = [text_cell(name), percent_cell(federated[c] if c < len(federated) else None, "federated")]
         for m, party in enumerate(parties[:MOST_PARTIES]):
             own = c in party.get("classes", [])
             labelled = party.get("labelled", [])
-            if alone[m]:
-                value = alone[m][c] if c < len(alone[m]) else None
+            if local[m]:
+                value = local[m][c] if c < len(local[m]) else None
                 text = f"{'● ' if own else ''}{NONE if value is None else f'{value:.0f}'}"
                 row.append(Cell(text, -1.0 if value is None else value, "own" if own else "other"))
             elif own:
@@ -174,16 +176,16 @@ def matrix_table(run: StoredRun) -> Table | None:
             else:
                 row.append(Cell("·", -1, "other"))
         rows.append(row)
-    shown = "their F1 alone, percent" if any(alone) else "rows labelled"
-    note = f"● annotated by the party. The number is {shown}; together: F1 of the joint model, percent."
+    shown = "its F1 when trained on its own rows only, in percent" if any(local) else "its labelled rows"
+    note = f"● the party annotates this class. Number: {shown}. Federated: F1 of the federated model, in percent."
     if len(parties) > MOST_PARTIES:
-        note += f" The first {MOST_PARTIES} of {len(parties)} parties are shown."
-    columns = ["class", "together", *(str(p.get("name", m)) for m, p in enumerate(parties[:MOST_PARTIES]))]
+        note += f" Only the first {MOST_PARTIES} of {len(parties)} parties are shown."
+    columns = ["class", "federated", *(str(p.get("name", m)) for m, p in enumerate(parties[:MOST_PARTIES]))]
     return Table("matrix", [printable(column, 18) for column in columns], rows, note)
 
 
 def classes_table(setting: Setting) -> Table | None:
-    """One method: precision, recall and F1. Several: their F1 side by side."""
+    """Returns precision, recall and F1 per class for one method, or the F1 of several methods."""
     run, names = setting.best.shown, setting.label_names
     if not names:
         return None
@@ -194,20 +196,25 @@ def classes_table(setting: Setting) -> Table | None:
     rows = []
     for c, name in enumerate(names):
         cells = counts[c] if c < len(counts) else None
-        row = [words(name), amount(owners[c] if parties_of(run) else None)]
-        row.append(amount(cells[0] + cells[2] if cells else None))
+        row = [text_cell(name), number_cell(owners[c] if parties_of(run) else None)]
+        row.append(number_cell(cells[0] + cells[2] if cells else None))
         if not several:
-            row.append(percent(100 * cells[0] / max(cells[0] + cells[1], 1) if cells else None))
-            row.append(percent(100 * cells[0] / max(cells[0] + cells[2], 1) if cells else None))
-        row += [percent(values[c] if c < len(values) else None, "bar") for values in f1]
+            row.append(percent_cell(100 * cells[0] / max(cells[0] + cells[1], 1) if cells else None))
+            row.append(percent_cell(100 * cells[0] / max(cells[0] + cells[2], 1) if cells else None))
+        row += [percent_cell(values[c] if c < len(values) else None, "bar") for values in f1]
         rows.append(row)
     columns = ["class", "annotated by", "test rows"]
     columns += [entry.title for entry in setting.entries] if several else ["precision", "recall", "F1"]
-    return Table("classes", [printable(column, 40) for column in columns], rows, "Percent; click a heading to sort.")
+    return Table(
+        "classes",
+        [printable(column, 40) for column in columns],
+        rows,
+        "Scores in percent. Click a column heading to sort.",
+    )
 
 
 def costs_table(setting: Setting) -> Table:
-    """Traffic and time; what older runs did not record stays empty."""
+    """Returns traffic and time per method; values that older runs did not record are empty."""
     rows = []
     for entry in setting.entries:
         run = entry.shown
@@ -216,19 +223,15 @@ def costs_table(setting: Setting) -> Table:
         each = {key: None if value is None or not visits else value / visits for key, value in totals.items()}
         both = None if totals["down"] is None or totals["up"] is None else totals["down"] + totals["up"]
         seconds = statistics.median(run.seconds) if run.seconds else None
-        row = [words(entry.title), amount(visits)]
-        row += [amount(each["down"], 1e6, 2), amount(each["up"], 1e6, 2), amount(both, 1e6, 0)]
-        row += [amount(each["kept"], 1e6, 2), amount(seconds, 1, 1)]
-        row.append(amount(sum(run.seconds) if run.seconds else None, 60, 1))
+        row = [text_cell(entry.title), number_cell(visits)]
+        row += [number_cell(each["down"], 1e6, 2), number_cell(each["up"], 1e6, 2), number_cell(both, 1e6, 0)]
+        row += [number_cell(each["kept"], 1e6, 2), number_cell(seconds, 1, 1)]
+        row.append(number_cell(sum(run.seconds) if run.seconds else None, 60, 1))
         rows.append(row)
-    columns = ["method", "visits", "MB down, a visit", "MB up, a visit", "MB in all", "MB kept by a party"]
-    return Table("costs", [*columns, "seconds a round", "minutes in all"], rows, "Of the run shown; seconds: median.")
+    columns = ["method", "visits", "MB down per visit", "MB up per visit", "MB in total", "MB stored per party"]
+    return Table("costs", [*columns, "seconds per round", "minutes in total"], rows, NOTE_COSTS)
 
 
 def _total(run: StoredRun, key: str) -> float | None:
     values = [v for r in run.records if (v := number(r.get(key))) is not None]
     return sum(values) if values else None
-
-
-def entry_of(setting: Setting, run: StoredRun) -> Entry:
-    return next(entry for entry in setting.entries if run in entry.runs)

@@ -1,8 +1,6 @@
-"""What the page says in sentences."""
+"""The sentences of the page."""
 
 from __future__ import annotations
-
-from typing import Any
 
 from fedalign.report.grouping import Entry, Setting
 from fedalign.report.load import StoredRun, number
@@ -11,7 +9,7 @@ from fedalign.report.tables import gains, parties_of
 
 
 def verdict(setting: Setting) -> str:
-    """The result in a sentence."""
+    """Returns the result in one sentence."""
     best = setting.best
     f1, accuracy = best.mean("f1"), best.mean("accuracy")
     if f1 is None:
@@ -39,70 +37,74 @@ def _lead(setting: Setting, best: Entry) -> str:
     theirs = {run.seed: run.last("f1") for run in second.runs}
     pairs = [(a, b) for seed, a in ours.items() if a is not None and (b := theirs.get(seed)) is not None]
     if len(pairs) < 2:
-        return f"{second.title} follows {ahead:.2f} behind, which with one seed may be chance"
+        return f"{second.title} is {ahead:.2f} behind, which may be chance with one seed"
     wins = sum(a > b for a, b in pairs)
-    return f"{second.title} follows {ahead:.2f} behind, and {best.title} is ahead in {wins} of {len(pairs)} seeds"
+    return f"{second.title} is {ahead:.2f} behind, and {best.title} is ahead in {wins} of {len(pairs)} seeds"
 
 
-def classes_said(run: StoredRun) -> str:
-    """The best and the hardest class, and those that never come out."""
+def classes_text(run: StoredRun) -> str:
+    """Returns sentences about the best and the worst class, and the classes that are never predicted."""
     names = [printable(name) for name in run.label_names]
     known = [(v, name) for v, name in zip(run.class_f1(), names, strict=False) if v is not None]
     if not known:
         return ""
     top, low = max(known), min(known)
-    said = f"The best class is {top[1]} ({100 * top[0]:.1f}), the hardest {low[1]} ({100 * low[0]:.1f})."
-    never = never_answered(run)
+    text = f"The best class is {top[1]} ({100 * top[0]:.1f}), the worst is {low[1]} ({100 * low[0]:.1f})."
+    never = never_predicted(run)
     if never:
-        said += f" Never predicted: {', '.join(never)}."
+        text += f" Never predicted: {', '.join(never)}."
     chosen = run.result.get("thresholds")
     if isinstance(chosen, dict) and (f1 := number(chosen.get("f1"))) is not None:
-        said += f" With a threshold for each class, chosen on validation rows, F1 is {100 * f1:.2f}."
+        text += f" With one threshold per class, chosen on validation rows, F1 is {100 * f1:.2f}."
     parties = parties_of(run)
     if parties:
-        nobody = [name for c, name in enumerate(names) if not any(c in p.get("classes", []) for p in parties)]
-        if nobody:
-            said += f" Annotated by nobody: {', '.join(nobody)}."
-    return said
+        unannotated = [name for c, name in enumerate(names) if not any(c in p.get("classes", []) for p in parties)]
+        if unannotated:
+            text += f" Annotated by no party: {', '.join(unannotated)}."
+    return text
 
 
-def never_answered(run: StoredRun) -> list[str]:
-    """Classes the model never gives as an answer on the test rows, by name."""
+def never_predicted(run: StoredRun) -> list[str]:
+    """Returns the names of classes that the model never predicts on the test rows."""
     counts = run.facts.get("counts") or []
     names = [printable(name) for name in run.label_names]
     return [name for name, cells in zip(names, counts, strict=False) if not cells[0] + cells[1]]
 
 
-def trained(setting: Setting) -> list[tuple[str, str]]:
-    """What was trained, as pairs of a word and a value."""
+def run_summary(setting: Setting) -> list[tuple[str, str]]:
+    """Returns what was trained, as pairs of a term and a value."""
     run = setting.best.shown
     facts, table = run.facts, run.table
     parties = parties_of(run)
-    said: list[tuple[str, str]] = [("methods" if len(setting.entries) > 1 else "method", _titles(setting))]
+    items: list[tuple[str, str]] = [("methods" if len(setting.entries) > 1 else "method", _titles(setting))]
     dataset = table.get("dataset")
     if isinstance(dataset, dict):
-        said.append(("data set", printable(str(dataset.get("name", "?")))))
+        items.append(("data set", printable(str(dataset.get("name", "?")))))
     if parties:
-        said.append(("parties", f"{len(parties):,}"))
-        said.append(("training rows", f"{sum(int(p.get('rows', 0)) for p in parties):,}"))
+        items.append(("parties", f"{len(parties):,}"))
+        items.append(("training rows", f"{sum(int(p.get('rows', 0)) for p in parties):,}"))
         each = sum(len(p.get("classes", [])) for p in parties) / len(parties)
-        task = {"single": "one a row", "multi": "any number a row"}.get(str(facts.get("task")), "")
-        said.append(("classes", f"{len(run.label_names)} ({task}), {each:.1f} annotated by a party on average"))
+        task = {"single": "one per row", "multi": "any number per row"}.get(str(facts.get("task")), "")
+        items.append(("classes", f"{len(run.label_names)} ({task}), {each:.1f} annotated per party on average"))
+    if facts.get("label_source"):
+        items.append(("class vectors start from", printable(str(facts["label_source"]), 200)))
     training = table.get("training")
     if isinstance(training, dict):
         chosen = min(int(number(table.get("clients_per_round")) or 0), len(parties) or 10**9)
         rounds, epochs = table.get("rounds", "?"), training.get("epochs", "?")
-        said.append(
-            ("plan", f"{rounds} rounds, {chosen} parties a round, {epochs} epoch{'' if epochs == 1 else 's'} each")
+        items.append(
+            ("plan", f"{rounds} rounds, {chosen} parties per round, {epochs} local epoch{'' if epochs == 1 else 's'}")
         )
     if facts.get("weights"):
         encoder = table.get("encoder")
         kind = f"{encoder.get('name')}, " if isinstance(encoder, dict) else ""
-        said.append(("model", printable(f"{kind}{facts['weights']:,} weights")))
+        items.append(("model", printable(f"{kind}{facts['weights']:,} weights")))
+    if run.kept.get("why"):
+        items.append(("kept", printable(str(run.kept["why"]), 300)))
     seeds = sorted({run.seed for run in setting.runs if run.seed is not None})
     if seeds:
-        said.append(("seed" if len(seeds) == 1 else "seeds", ", ".join(map(str, seeds))))
-    return said
+        items.append(("seed" if len(seeds) == 1 else "seeds", ", ".join(map(str, seeds))))
+    return items
 
 
 def _titles(setting: Setting) -> str:
@@ -112,42 +114,38 @@ def _titles(setting: Setting) -> str:
     return ", ".join(printable(title, 60) for title in titles)
 
 
-def gained(run: StoredRun) -> str:
-    """What joining was worth, in a sentence; a hint where that was not measured."""
-    found = [gain for gain in gains(run) if gain.own_alone is not None]
+def gain_text(run: StoredRun) -> str:
+    """Returns what joining gained, in one sentence; empty if local training was not measured."""
+    found = [gain for gain in gains(run) if gain.own_local is not None]
     if not found:
         return ""
-    own = [g.own_together - g.own_alone for g in found if g.own_together is not None and g.own_alone is not None]
-    others = [g.others_together - (g.others_alone or 0) for g in found if g.others_together is not None]
+    own = [g.own_federated - g.own_local for g in found if g.own_federated is not None and g.own_local is not None]
+    others = [g.others_federated - (g.others_local or 0) for g in found if g.others_federated is not None]
     up = sum(value > 0 for value in own)
-    said = f"On the classes it annotates itself, {up} of {len(own)} parties did better together than alone"
-    said += f" (mean change {sum(own) / len(own):+.1f} F1)" if own else ""
+    text = f"On the classes they annotate, {up} of {len(own)} parties score higher with federated training"
+    text += f" (mean change {sum(own) / len(own):+.1f} F1)" if own else ""
     if others:
-        said += f"; on classes it never labelled, a party gained {sum(others) / len(others):.1f} F1 on average"
-    return said + "."
+        text += f"; on classes they never labelled, parties gain {sum(others) / len(others):.1f} F1 on average"
+    return text + "."
 
 
-def missing(setting: Setting) -> list[str]:
-    """What is not there, run by run; the same sentence about several runs is said once."""
+def missing_notes(setting: Setting) -> list[str]:
+    """Returns notes on what is missing in which run; equal notes of several runs are joined."""
     found: dict[str, list[str]] = {}
     for entry in setting.entries:
         for run in entry.runs:
             for sentence in run.missing:
                 found.setdefault(sentence, []).append(f"{entry.title}, seed {run.seed}" if run.seed else entry.title)
     runs = len(setting.runs)
-    said = []
+    notes = []
     for sentence, who in found.items():
         about = (
             ""
             if runs == 1
             else ("all runs: " if len(who) == runs else f"{'; '.join(who[:4])}{' …' if len(who) > 4 else ''}: ")
         )
-        said.append(printable(about + sentence))
+        notes.append(printable(about + sentence))
     lengths = {run.records[-1]["round"] for run in setting.runs if run.records}
     if len(lengths) > 1:
-        said.append(f"the runs have different numbers of rounds ({', '.join(map(str, sorted(lengths)))})")
-    return said
-
-
-def bound_said(diagnosis: dict[str, Any]) -> str:
-    return printable(str(diagnosis.get("verdict", "")))
+        notes.append(f"the runs have different numbers of rounds ({', '.join(map(str, sorted(lengths)))})")
+    return notes

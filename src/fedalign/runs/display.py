@@ -1,4 +1,4 @@
-"""Where words for people go: results to standard output, everything else to standard error."""
+"""Output for people: results go to standard output, everything else to standard error."""
 
 from __future__ import annotations
 
@@ -19,20 +19,22 @@ output = Console(highlight=False)
 
 
 def complain(message: str) -> None:
+    """Prints an error."""
     screen.print(f"[bold red]error:[/] {escape(message)}")
 
 
 def note(message: str) -> None:
+    """Prints a note."""
     screen.print(f"[yellow]note:[/] {escape(message)}")
 
 
 def typed(command: str, *words: str | Path) -> str:
-    """A command and words that follow it, such as paths, as a person types them: a shell must not take a word apart."""
+    """A command with its arguments, quoted so that it can be pasted into a shell."""
     return " ".join([command, *(shlex.quote(str(word)) for word in words)])
 
 
 def suggest(command: str, *words: str | Path) -> None:
-    """The last line of every command: the next one a person would want."""
+    """Prints the last line of a command: the command that a user is likely to want next."""
     output.print(f"next:  [bold]{escape(typed(command, *words))}[/]", soft_wrap=True)
 
 
@@ -45,7 +47,7 @@ def in_notebook() -> bool:
 
 
 class Display:
-    """Progress of a run: a live bar in a terminal, a line a round elsewhere."""
+    """Progress of a run: a live bar in a terminal, one line per round elsewhere."""
 
     def __init__(self, out: Path) -> None:
         import time
@@ -96,7 +98,7 @@ class Display:
     def start(self, plan: Plan, done: int) -> None:
         parties, owned = plan.federation.parties, plan.federation.classes
         rows = sum(len(party.train) for party in parties)
-        method = plan.config.algorithm.name.rpartition("/")[2]  # of a file its name, not where it is
+        method = plan.config.algorithm.name.rpartition("/")[2]  # the name of a file without its folder
         screen.print(
             f"[bold]{escape(method)}[/] on {escape(plan.config.name)}: {len(parties)} parties, "
             f"{rows:,} rows, {len(plan.federation.label_names)} classes "
@@ -104,11 +106,12 @@ class Display:
         )
         nobody = [name for name, n in zip(plan.federation.label_names, owned.sum(0).tolist(), strict=True) if not n]
         if nobody:
-            note(f"nobody annotates {', '.join(nobody)}; only the label's name can teach it")
-        self.rounds, self.first = plan.config.rounds, done
-        self.per_round = min(plan.config.clients_per_round, len(parties))
+            note(f"no party annotates {', '.join(nobody)}; these can only be learned from their names")
+        self.rounds, self.first = plan.algorithm.planned_rounds(plan.model, plan.config.rounds), done
+        everybody = plan.algorithm.fixed_features
+        self.per_round = len(parties) if everybody else min(plan.config.clients_per_round, len(parties))
         self.began = self.clock()
-        self.progress.update(self.task, total=plan.config.rounds, completed=done, speed="")
+        self.progress.update(self.task, total=self.rounds, completed=done, speed="")
 
     def visit(self, client: int) -> None:
         self.visits += 1
@@ -121,7 +124,7 @@ class Display:
             worst = min((value for value in now.scores.class_f1.tolist() if value == value), default=0.0)
             scores = f"F1 {100 * now.scores.f1:5.2f}  accuracy {100 * now.scores.accuracy:5.2f}"
             scores += f"  worst class {100 * worst:4.1f}"
-        self.progress.update(self.task, completed=now.number, scores=scores, speed=f"{seconds:.1f} s a round")
+        self.progress.update(self.task, completed=now.number, scores=scores, speed=f"{seconds:.1f} s per round")
         if not self.live:
             spent = self.clock() - self.began
             left = spent / (now.number - self.first) * (self.rounds - now.number)
@@ -129,7 +132,7 @@ class Display:
 
 
 class NotebookDisplay:
-    """Progress of a run in a notebook: one line with a bar, drawn again after each round."""
+    """Progress of a run in a notebook: one line with a bar, updated after each round."""
 
     def __enter__(self) -> NotebookDisplay:
         import time
@@ -154,7 +157,8 @@ class NotebookDisplay:
         return RunCallbacks(self.start, on_round=self.round, on_warning=note)
 
     def start(self, plan: Plan, done: int) -> None:
-        self.rounds, self.first, self.began = plan.config.rounds, done, self.clock()
+        self.rounds, self.first = plan.algorithm.planned_rounds(plan.model, plan.config.rounds), done
+        self.began = self.clock()
 
     def round(self, now: Round, seconds: float) -> None:
         full = round(24 * now.number / self.rounds)
@@ -162,5 +166,5 @@ class NotebookDisplay:
         scores = (
             "" if now.scores is None else f"  F1 {100 * now.scores.f1:.2f}  accuracy {100 * now.scores.accuracy:.2f}"
         )
-        text = f"round {now.number}/{self.rounds} {'█' * full}{'░' * (24 - full)}{scores}  {seconds:.1f} s a round"
+        text = f"round {now.number}/{self.rounds} {'█' * full}{'░' * (24 - full)}{scores}  {seconds:.1f} s per round"
         self.handle.update({"text/plain": f"{text}, left {left / 60:.1f} min" if left else text}, raw=True)

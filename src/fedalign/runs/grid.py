@@ -1,4 +1,4 @@
-"""A grid of runs, methods by seeds, that can be stopped and resumed anywhere, and the table it ends with."""
+"""A grid of runs, methods by seeds, that can be stopped and resumed at any point, and its final table."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from fedalign.types import Federation
 
 MEASURES = ("f1", "accuracy")
 OPTION = "algorithm."
-FOR_ALL = ("weighting", "clip_updates")  # of the file's algorithm: how its federation is run, whatever the method
+FOR_ALL = ("weighting", "clip_updates")  # options of the file's algorithm that apply to every method
 DEFINING = (
     "average_over_owners",
     "complement",
     "alignment",
     "semantics",
     "alternating",
-)  # what tells rows of a table apart
+)  # options that define the rows of a table
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Cell:
     """One run of the grid."""
 
     method: str
-    rate: float | None  # the learning rate tried, where more than one is
+    rate: float | None  # the learning rate, if several are tried
     seed: int
     config: Config
     folder: Path
@@ -48,7 +48,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Row:
-    """A method's line of the table: per-seed scores of its better rate."""
+    """A method's row of the table: scores per seed at its better learning rate."""
 
     method: str
     title: str
@@ -67,9 +67,9 @@ class Row:
 
 
 def methods_named(words: Sequence[str]) -> list[str]:
-    """Method names from a list of methods and groups, in order, each once."""
+    """The method names of a list of methods and groups, in order and without duplicates."""
     if not words:
-        raise UserError(f"no method was named{nearest('', [*METHODS, *GROUPS])}")
+        raise UserError(f"no method is given{nearest('', [*METHODS, *GROUPS])}")
     found: dict[str, None] = {}
     for word in words:
         if word not in METHODS and word not in GROUPS and not word.endswith(".py"):
@@ -79,22 +79,23 @@ def methods_named(words: Sequence[str]) -> list[str]:
 
 
 def method(name: str) -> Method:
-    """A row of the tables, or an algorithm's file as it is."""
+    """A method of the tables, or an algorithm's file with its own settings."""
     return METHODS.get(name) or Method(Path(name).stem, {"algorithm": {"name": configs.program(name, Path.cwd())}})
 
 
 def grid(
     preset: str, names: Sequence[str], seeds: int, out: Path, overrides: Sequence[str] = (), rounds: int | None = None
 ) -> list[Cell]:
-    """All runs, seed by seed, so that an interrupted comparison still compares all methods.
+    """All runs, ordered by seed, so that an interrupted comparison still compares all methods.
 
-    An override of an algorithm's option reaches every method that has the option, but not what makes a row: FedProx
-    with mu = 0.001 keeps its mu. Of the file's own algorithm, what makes a row is left out, and how a federation is run
-    is for all; the rest, such as percentiles, is for the rows of that algorithm.
+    An override of an algorithm's option applies to every method that has the option, except where it defines the
+    method: FedProx with mu = 0.001 keeps its mu. Of the options of the file's own algorithm, those that define a method
+    are ignored, those in FOR_ALL apply to every method, and the rest, such as percentiles, to methods with that
+    algorithm.
     """
     options = {key.removeprefix(OPTION): value for key, value in map(_option, overrides) if key.startswith(OPTION)}
     if "name" in options:
-        raise UserError("--set algorithm.name chooses no method here; name methods with --algorithms")
+        raise UserError("--set algorithm.name has no effect on a comparison; choose methods with --algorithms")
     base = configs.load(preset, [text for text in overrides if not text.strip().startswith(OPTION)], rounds=rounds)
     stated = base.algorithm.options
     shared = {"weighting": "equal", **{key: stated[key] for key in FOR_ALL if key in stated}, **options}
@@ -114,8 +115,9 @@ def grid(
                 settings: dict[str, Any] = {"seed": base.seed + number, "algorithm": meant}
                 if rate is not None:
                     settings["training"] = {"lr": rate, "label_lr": rate}
-                config = configs.overlaid(base, chosen.settings, settings)
-                label = name if name in METHODS else Path(name).stem  # a file goes by its name
+                own = configs.settings_for(preset, algorithm["name"], overrides)
+                config = configs.overlaid(base, own, chosen.settings, settings)
+                label = name if name in METHODS else Path(name).stem  # a file is listed by its name
                 label = label if rate is None else f"{label}@{rate:g}"
                 cells.append(Cell(name, rate, config.seed, config, out / label / f"seed-{config.seed}"))
     if unused:
@@ -129,8 +131,11 @@ def _option(override: str) -> tuple[str, Any]:
 
 
 def rates(base: Config, chosen: Method) -> list[float | None]:
-    """The published code trains FedAlign's two encoders at two rates and FedAvg at the second alone; where they differ,
-    other methods are tried at both."""
+    """The learning rates at which a method is tried.
+
+    The published code trains FedAlign's two encoders at two rates, and FedAvg at the second only. If they differ, other
+    methods are tried at both.
+    """
     label = base.training.label_lr
     if chosen.follows_rates or label is None or label == base.training.lr:
         return [None]
@@ -138,7 +143,7 @@ def rates(base: Config, chosen: Method) -> list[float | None]:
 
 
 def play(cells: Sequence[Cell], callbacks: Callable[[Cell], experiment.RunCallbacks]) -> Iterator[Cell]:
-    """Runs what is not finished yet, resuming what was begun, or finished with fewer rounds."""
+    """Runs what is not finished, and resumes what was started or finished with fewer rounds."""
     check_begun(cells)
     for cell in cells:
         if not RunFolder(cell.folder).finished_with(cell.config):
@@ -153,33 +158,33 @@ def _begun(cell: Cell) -> bool:
 
 
 def check_begun(cells: Sequence[Cell]) -> None:
-    """Refuses runs with other settings, or on other data than are here now, before anything is trained beside them."""
+    """Refuses runs with other settings or other data than those asked for, before anything is trained."""
     alike: dict[str, list[Cell]] = {}
     for cell in filter(_begun, cells):
         folder, config = RunFolder(cell.folder), cell.config
         folder.check_same(config)
-        if folder.fingerprint is not None:  # one whose checkpoint is gone is believed
+        if folder.fingerprint is not None:  # a run without a checkpoint is accepted
             alike.setdefault(_key(config.dataset, config.partition, config.seed), []).append(cell)
     for those in alike.values():
         _check_data(those)
 
 
 def _check_data(cells: Sequence[Cell]) -> None:
-    """Of runs on one division of the data, which is read once, with a digest for each kind of first weights."""
+    """Checks runs on the same division of the data, which is read once, with one digest per kind of first weights."""
     config = cells[0].config
     if not registry.build("datasets", config.dataset.name, config.dataset.options).present(data_folder()):
-        return  # finished runs can be looked at on a machine without the data
+        return  # finished runs can be shown on a machine without the data
     data, marks = experiment.federation(config), dict[str, str]()
     for cell in cells:
-        config = cell.config
+        config = RunFolder(cell.folder).resolved(cell.config)
         head = registry.build("algorithms", config.algorithm.name, config.algorithm.options).head
         key = _key(config.encoder, config.labels, head)
         if key not in marks:
             marks[key] = experiment.fingerprint(experiment.plan(config, data))
         if RunFolder(cell.folder).fingerprint != marks[key]:
             raise UserError(
-                f"the data or label vectors of {cell.folder} have changed since it was begun; give another --out, or "
-                "remove that folder to train it anew"
+                f"the data or label vectors of {cell.folder} have changed since it started; give another --out, or "
+                "remove that folder to train it again"
             )
 
 
@@ -188,7 +193,7 @@ def _key(*sections: BaseModel | int | str) -> str:
 
 
 def finished(cells: Sequence[Cell]) -> tuple[list[Cell], list[Cell]]:
-    """The runs that are finished with the very settings asked for, and the others; neither data nor models are read."""
+    """The runs that are finished with the settings asked for, and the others; neither data nor models are read."""
     done = {cell.folder: _finished(cell) for cell in cells}
     return [cell for cell in cells if done[cell.folder]], [cell for cell in cells if not done[cell.folder]]
 
@@ -205,18 +210,18 @@ def _finished(cell: Cell) -> bool:
 
 
 def check_measurable(cell: Cell, data: Federation) -> None:
-    """A comparison needs rows to compare on, and others to choose a rate on."""
+    """Refuses data without test rows, or without validation rows if a learning rate must be chosen."""
     if data.test is None or not len(data.test):
         raise UserError("a comparison needs test rows; set dataset.test to a share, for example 0.2")
     if cell.rate is not None and not any(party.validation is not None for party in data.parties):
         raise UserError(
-            "training.label_lr differs from training.lr, so methods are tried at both and the better is chosen on "
-            "validation rows, of which there are none; set dataset.validation, or make the two rates the same"
+            "training.label_lr differs from training.lr, so methods are tried at both and the better one is chosen "
+            "on validation rows, but there are none; set dataset.validation, or make the two rates equal"
         )
 
 
 def fitting(cells: Sequence[Cell]) -> tuple[list[Cell], list[str]]:
-    """The runs that these data allow, and the titles of methods that they do not."""
+    """The runs that fit these data, and the titles of the methods that do not."""
     narrow = {cell.method for cell in cells if cell.config.algorithm.options.get("complement")}
     if not narrow or experiment.load(cells[0].config).task == "single":
         return list(cells), []
@@ -224,12 +229,11 @@ def fitting(cells: Sequence[Cell]) -> tuple[list[Cell], list[str]]:
 
 
 def table(cells: Sequence[Cell]) -> list[Row]:
-    """One row a method, of the runs that are finished."""
+    """One row per method, from the runs that are finished."""
     found: dict[tuple[str, float | None], list[tuple[Cell, dict[str, Any]]]] = {}
     for cell in cells:
-        path = cell.folder / "result.json"
-        if path.is_file():
-            result = json.loads(path.read_text(encoding="utf-8"))
+        result = RunFolder(cell.folder).result()
+        if result:
             found.setdefault((cell.method, cell.rate), []).append((cell, result))
     rows = []
     for name in dict.fromkeys(cell.method for cell in cells):
@@ -258,7 +262,7 @@ def _row(name: str, rate: float | None, runs: list[tuple[Cell, dict[str, Any]]])
 
 
 def write_csv(rows: Sequence[Row], path: Path) -> None:
-    """results.csv: a line a method and seed."""
+    """Writes results.csv: one line per method and seed."""
     columns = ["f1", "accuracy", "f1_mean_of_last", "accuracy_mean_of_last"]
     lines: list[list[object]] = [["method", "title", "rate", "seed", *columns, "bytes_down", "bytes_up", "bytes_kept"]]
     for row in rows:

@@ -1,4 +1,4 @@
-"""The rows of the paper's tables, and ours beyond them: what each changes in a preset."""
+"""The methods of the paper's tables and others beyond them: what each changes in a preset."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Method:
-    """A row: its title and the settings it lays over a preset."""
+    """A method: its title, and the settings that it changes in a preset."""
 
     title: str
     settings: dict[str, Any] = field(default_factory=dict)
-    follows_rates: bool = False  # trains at the preset's own rates; others are tried at each of them
+    follows_rates: bool = False  # trains at both of the preset's rates; other methods are tried at each
 
 
-NO_NAMES = {"source": "random", "file": ""}  # a method that looks at no names does not depend on their vectors
+NO_NAMES = {"source": "random", "file": ""}  # for methods that do not use label names
 
 
 def _method(title: str, algorithm: str, **options: Any) -> Method:
@@ -44,6 +44,7 @@ METHODS: dict[str, Method] = {
     "fedalign-random-names": _fedalign("FedAlign, random rows", semantics="random"),
     "fedalign-no-alternation": _fedalign("FedAlign w/o AT", alternating=False),
     # beyond the paper
+    "analytic": Method("analytic", {"algorithm": {"name": "analytic"}, "labels": NO_NAMES}, follows_rates=True),
     "fedavg-owner-rows": _method("FedAvg + owner rows", "fedavg", average_over_owners=True),
     "fedavg-complement": _method("FedAvg + complement", "fedavg", complement=True),
     "fedavg-both": _method("FedAvg + owner rows + complement", "fedavg", average_over_owners=True, complement=True),
@@ -65,4 +66,5 @@ GROUPS: dict[str, list[str]] = {
     "table2": list(METHODS)[:9],
     "table3": ["fedavg", "fedalign-no-alignment", "fedalign-no-semantics", "fedalign-no-alternation", "fedalign"],
     "all": list(METHODS),
+    "quick": ["analytic", "fedavg", "fedalign"],
 }

@@ -1,6 +1,6 @@
-"""Trackers people already use, off unless named: TensorBoard event files and MLflow. Neither phones home.
+"""Trackers, off by default: TensorBoard event files and MLflow. Neither sends telemetry.
 
-A tracker hears of rounds through the front end; if it fails, that is said once and the run goes on.
+A tracker receives rounds through callbacks. If it fails, a note is shown once and the run continues.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PACKAGES = {"tensorboard": ("tensorboardX", "track"), "mlflow": ("mlflow", "mlfl
 
 
 class Tracker(Protocol):
-    """What hears of the numbers of a round."""
+    """Receives the numbers of each round."""
 
     def scalars(self, number: int, values: Mapping[str, float]) -> None: ...
 
@@ -33,7 +33,7 @@ class Tracker(Protocol):
 
 
 def named(text: str) -> list[str]:
-    """The trackers of a list with commas, each checked to be there before anything is run."""
+    """The trackers of a comma-separated list; refuses one whose package is missing before a run starts."""
     names = [word.strip() for word in text.split(",") if word.strip()]
     for name in names:
         if name not in PACKAGES:
@@ -67,7 +67,7 @@ class MLflow:
         os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
         address = os.environ.get("MLFLOW_TRACKING_URI")
         if not address:
-            os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # the light package has no database
+            os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # mlflow-skinny has no database
             address = (folder / "mlruns").resolve().as_uri()
         from mlflow import MlflowClient
 
@@ -93,7 +93,7 @@ KINDS: dict[str, Callable[[Path, Config, int], Tracker]] = {"tensorboard": Tenso
 def tracked(
     callbacks: RunCallbacks, names: Sequence[str], folder: Path, config: Config, warn: Callable[[str], None]
 ) -> Iterator[RunCallbacks]:
-    """The same watch, with these trackers told of every round."""
+    """The callbacks extended by these trackers."""
     open_ones: dict[str, Tracker] = {}
     labels: list[str] = []
 
@@ -102,7 +102,7 @@ def tracked(
             work()
         except Exception as error:
             open_ones.pop(name, None)
-            warn(f"tracking with {name} stopped ({type(error).__name__}: {error}); the run goes on")
+            warn(f"tracking with {name} stopped ({type(error).__name__}: {error}); the run continues")
 
     def start(plan: Plan, done: int) -> None:
         callbacks.on_start(plan, done)
@@ -125,8 +125,10 @@ def tracked(
 
 
 def numbers(record: Mapping[str, Any], labels: Sequence[str]) -> dict[str, float]:
-    """A round's numbers under names that every tracker takes; a class goes by its number and what is plain of its
-    name, because a name is data."""
+    """A round's numbers under names that every tracker accepts.
+
+    A class is named by its number and the plain characters of its name, because a name may hold anything.
+    """
     found = {k: float(v) for k, v in record.items() if k != "round" and isinstance(v, int | float)}
     for c, value in enumerate(record.get("class_f1") or []):
         if value is not None:

@@ -1,4 +1,4 @@
-"""One folder with all that is needed to predict: weights, labels, preparation, a card, and an ONNX graph if wanted."""
+"""One folder with everything that prediction needs: weights, labels, a README, and an ONNX graph if wanted."""
 
 from __future__ import annotations
 
@@ -10,20 +10,23 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fedalign.errors import UserError
+from fedalign.errors import UnknownFormatError, UserError
 from fedalign.inference.export.graph import ONNX, TOLERANCE, disagreement, onnx_bytes
 from fedalign.inference.export.readme import card
 from fedalign.inference.model import Model
+from fedalign.inference.storage import RESULT_FORMAT
 from fedalign.system.files import write_atomically
 
-PLACES = ("path", "parties", "test_file", "aliases")  # of the data set's options
+PATHS = ("path", "parties", "test_file", "aliases")  # of the data set's options
 
 
 def write(model: Model, run: Path, out: Path, onnx: bool) -> float | None:
-    """Fills the folder; returns how far the graph is from the model. Nothing is left when something fails."""
+    """Writes the folder, or nothing if a step fails. Returns the largest difference between graph and model."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out} exists already; give another --out")
     config, result = _parsed(run / "config.toml", tomllib.loads), _parsed(run / "result.json", json.loads)
+    if result.get("format", RESULT_FORMAT) != RESULT_FORMAT:
+        raise UnknownFormatError(run / "result.json", result["format"], RESULT_FORMAT)
     out.parent.mkdir(parents=True, exist_ok=True)
     part = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
     try:
@@ -46,7 +49,7 @@ def write(model: Model, run: Path, out: Path, onnx: bool) -> float | None:
 
 
 def _parsed(path: Path, parse: Callable[[str], Any]) -> dict[str, Any]:
-    """A file of the run that the card quotes; empty where there is none."""
+    """A file of the run that the README quotes; empty if there is none."""
     if not path.is_file():
         return {}
     try:
@@ -59,8 +62,8 @@ def _parsed(path: Path, parse: Callable[[str], Any]) -> dict[str, Any]:
 
 
 def _without_paths(config: dict[str, Any]) -> dict[str, Any]:
-    """Settings without places on the machine that trained; of a file of label counts or a method the name is left."""
-    dataset = {key: value for key, value in config.get("dataset", {}).items() if key not in PLACES}
+    """The settings without paths of the machine that trained; files of label counts and methods keep their names."""
+    dataset = {key: value for key, value in config.get("dataset", {}).items() if key not in PATHS}
     shown: dict[str, Any] = _named({**config, "dataset": dataset}) if config else {}
     return shown
 

@@ -1,4 +1,4 @@
-"""A model for other programs: an ONNX graph, raw numbers or tokens in, logits and probabilities out."""
+"""A model for other programs: an ONNX graph from raw numbers or tokens to logits and probabilities."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def disagreement(model: Model, content: bytes) -> float:
     worst = 0.0
     for count, longest in ((1, 1), (2, 30), (5, 200)):
         rows, given = model.inputs.trial(rng, count, longest)
-        ours = model.logits(rows)
+        ours = model.logits_of_prepared(rows) if model.inputs.trial_is_prepared else model.logits(rows)
         worst = max(worst, float(np.abs(session.run(["logits"], given)[0] - ours.numpy()).max()))
     return worst
 

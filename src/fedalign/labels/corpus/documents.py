@@ -1,7 +1,7 @@
-"""The text inside files: JSON and JSON lines, JATS XML, Parquet columns, plain text in any encoding.
+"""Reads the text inside files: JSON and JSON lines, JATS XML, Parquet columns, plain text in any encoding.
 
-Documents come out as UTF-8. Files come from elsewhere, so nothing in them is trusted: no entity is expanded, nothing is
-fetched, no size is believed.
+Documents are returned as UTF-8. Files come from elsewhere, so nothing in them is trusted: no entity is expanded,
+nothing is fetched, no stated size is relied on.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ from fedalign.errors import UserError
 Kind = Literal["text", "lines of JSON", "JSON", "XML", "Parquet"]
 
 LARGEST = 256 << 20  # bytes of a document that must be held whole
-HEAD = 1 << 16  # bytes that tell how a text is laid out
+HEAD = 1 << 16  # bytes from which the layout of a text is decided
 FIELDS = ("text", "maintext", "body", "content", "abstract")  # where articles are usually kept
-LINE_ENDS = re.compile(rb"(\S)[ \t]*\n[\"'(]?([A-Za-z])")  # a line's last sign, and the next one's first letter
-BETWEEN = re.compile(r"[\[\], \t\r\n]*")  # the objects of a list
-WIDTH = 120  # bytes; a wrapped text has hardly a longer line
-WRAPPED = 0.2  # share of line ends inside a sentence from which lines are taken to be wrapped
+LINE_ENDS = re.compile(rb"(\S)[ \t]*\n[\"'(]?([A-Za-z])")  # a line's last character, and the next line's first letter
+BETWEEN = re.compile(r"[\[\], \t\r\n]*")  # between the objects of a list
+WIDTH = 120  # bytes; wrapped texts rarely have longer lines
+WRAPPED = 0.2  # lines are wrapped if a larger share of line ends is inside a sentence
 NO_PROSE = {"ref-list", "tex-math", "math", "object-id"}  # elements of JATS
 
 
 class UnreadableError(Exception):
-    """A file, or a member of an archive, that cannot be read; the message says why."""
+    """A file, or a member of an archive, cannot be read. The message gives the reason."""
 
 
 def check_encoding(name: str) -> str:
-    """The encoding's own name; it must hold ASCII as it is, so that lines can be told apart before decoding."""
+    """Returns the encoding's canonical name. It must keep ASCII unchanged: lines are split before decoding."""
     try:
         known = codecs.lookup(name).name
         if bytes(range(128)).decode(known) != "".join(map(chr, range(128))):
-            raise UserError(f"encoding {name!r} does not keep ASCII as it is; convert the corpus to UTF-8 first")
+            raise UserError(f"encoding {name!r} does not keep ASCII unchanged; convert the corpus to UTF-8 first")
     except (LookupError, UnicodeError) as error:
         raise UserError(f"unknown encoding {name!r}; give one such as utf-8, latin-1 or cp1252") from error
     return known
 
 
 def utf8(data: bytes, encoding: str) -> bytes:
-    """The same text as UTF-8, checked."""
+    """Returns the text as UTF-8, checked."""
     try:
         if data.isascii():
             return data
@@ -57,8 +57,8 @@ def utf8(data: bytes, encoding: str) -> bytes:
 
 
 def is_wrapped(head: bytes) -> bool:
-    """Are lines broken at a width, so that only an empty line ends a paragraph? A text in small letters with a sentence
-    a line, as BookCorpus is published, is not."""
+    """Returns whether lines are wrapped at a width, so that only an empty line ends a paragraph. A lower-case text with
+    one sentence per line, such as BookCorpus, is not wrapped."""
     head = head[:HEAD].replace(b"\r", b"")
     ends = LINE_ENDS.findall(head)
     widths = sorted(map(len, head.split(b"\n")))
@@ -68,7 +68,7 @@ def is_wrapped(head: bytes) -> bool:
 
 
 def field_of(known: Iterable[str], field: str) -> str:
-    """The key or column that holds the text."""
+    """Returns the key or column that holds the text."""
     known = list(known)
     for name in (field,) if field else FIELDS:
         if name in known:
@@ -78,7 +78,7 @@ def field_of(known: Iterable[str], field: str) -> str:
 
 
 def from_object(thing: Any, field: str) -> str:
-    """The text of one JSON value: a string, or the field of an object; empty where it is null."""
+    """Returns the text of one JSON value: a string, or the field of an object; empty if it is null."""
     if isinstance(thing, dict):
         thing = thing[field_of(thing, field)]
     if isinstance(thing, list) and all(isinstance(part, str) for part in thing):
@@ -89,21 +89,21 @@ def from_object(thing: Any, field: str) -> str:
 
 
 def from_lines(block: bytes, field: str) -> Iterator[bytes]:
-    """Documents of whole lines of JSON."""
+    """Yields the documents of complete lines of JSON."""
     for line in block.split(b"\n"):
         if line.strip():
             yield encoded(from_object(parsed(line), field))
 
 
 def from_json(stream: IO[bytes], field: str) -> Iterator[bytes]:
-    """Documents of one object, a list of objects, or objects one after another, of any number."""
+    """Yields the documents of one object, a list of objects, or a sequence of objects."""
     decoder, decode = json.JSONDecoder(), codecs.getincrementaldecoder("utf-8-sig")()
     text, at, step, ended = "", 0, 1 << 16, False
     while True:
         at = BETWEEN.match(text, at).end()  # type: ignore[union-attr]  # it always matches
         try:
             thing, end = decoder.raw_decode(text, at)
-            whole = end < len(text) or ended  # a number at the end may go on
+            whole = end < len(text) or ended  # a number at the end may be incomplete
         except (json.JSONDecodeError, RecursionError) as error:
             whole = False
             if ended and at < len(text):
@@ -132,11 +132,11 @@ def parsed(line: bytes) -> Any:
 
 
 def encoded(text: str) -> bytes:
-    return text.encode("utf-8", "replace")  # half of a surrogate pair, which JSON can hold, is no character
+    return text.encode("utf-8", "replace")  # JSON can hold half of a surrogate pair
 
 
 def from_xml(data: bytes) -> Iterator[bytes]:
-    """Articles of JATS XML, a paragraph a line. Entities that the file declares itself are refused."""
+    """Yields the articles of JATS XML with one paragraph per line. Files that declare entities are refused."""
     reader = _Jats()
     parser = expat.ParserCreate(namespace_separator=" ")
     parser.buffer_text = True
@@ -189,7 +189,7 @@ class _Jats:
 
 
 def from_parquet(path: Path | IO[bytes], field: str, start: int, stop: int) -> Iterator[bytes]:
-    """Documents of the text column, rows start to stop."""
+    """Yields the documents of the text column, rows start to stop."""
     import polars
 
     try:

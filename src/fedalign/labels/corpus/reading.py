@@ -1,4 +1,4 @@
-"""Pieces of a corpus as blocks of UTF-8 that can be scanned: opened, unpacked, cut only where a segment ends."""
+"""Reads pieces of a corpus as blocks of UTF-8: opens and unpacks files, and cuts only where a segment ends."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from typing import IO, cast
 from fedalign.errors import UserError
 from fedalign.labels.corpus import documents
 from fedalign.labels.corpus.documents import LARGEST, Kind, UnreadableError
-from fedalign.labels.corpus.scan import RECORD, Breaks, Segment
+from fedalign.labels.corpus.segments import Breaks, Segment
+from fedalign.labels.corpus.tokens import RECORD
 
 BLOCK = 1 << 20  # bytes scanned at a time
 LONGEST = 4 << 20  # bytes, longer than a long novel; a longer segment is cut
@@ -33,7 +34,7 @@ class Reading:
 
     segment: Segment
     encoding: str = "utf-8"  # of plain text
-    field: str = ""  # of JSON and Parquet; empty: the usual ones
+    field: str = ""  # of JSON and Parquet; empty: the usual names
 
 
 @dataclass(frozen=True)
@@ -47,16 +48,16 @@ class Item:
     packing: str = ""
     start: int = 0
     stop: int = 0  # bytes of text, rows of Parquet; 0: all
-    breaks: Breaks | None = None  # None: look
+    breaks: Breaks | None = None  # None: decided from the text
 
 
 def texts(item: Item, reading: Reading) -> Iterator[tuple[bytes, Breaks]]:
-    """Blocks of UTF-8 with RECORD between documents, and what ends a paragraph in them."""
+    """Yields blocks of UTF-8 with RECORD between documents, and what ends a paragraph in them."""
     try:
         if item.kind == "text":
             yield from _running_text(item, reading)
         else:
-            for block in _together(_documents(item, reading)):
+            for block in _grouped(_documents(item, reading)):
                 yield block, "line"
     except broken() as error:
         raise UnreadableError(f"is damaged or cut short ({reason(error)})") from error
@@ -95,19 +96,19 @@ def _documents(item: Item, reading: Reading) -> Iterator[bytes]:
                 yield from documents.from_parquet(io.BytesIO(data), reading.field, 0, sys.maxsize)
 
 
-def _together(found: Iterable[bytes]) -> Iterator[bytes]:
-    """Documents in blocks of about a BLOCK."""
-    centralised: list[bytes] = []
+def _grouped(found: Iterable[bytes]) -> Iterator[bytes]:
+    """Yields documents joined into blocks of about `BLOCK` bytes."""
+    pending: list[bytes] = []
     size = 0
     for document in found:
         document = document.replace(RECORD, b" ")
-        centralised += [document] if len(document) <= LONGEST else blocks(io.BytesIO(document), BLOCK, (), LONGEST)
+        pending += [document] if len(document) <= LONGEST else blocks(io.BytesIO(document), BLOCK, (), LONGEST)
         size += len(document)
         if size >= BLOCK:
-            yield RECORD.join(centralised)
-            centralised, size = [], 0
-    if centralised:
-        yield RECORD.join(centralised)
+            yield RECORD.join(pending)
+            pending, size = [], 0
+    if pending:
+        yield RECORD.join(pending)
 
 
 def layout(head: bytes) -> Breaks:
@@ -115,15 +116,15 @@ def layout(head: bytes) -> Breaks:
 
 
 def endings(reading: Reading, breaks: Breaks) -> tuple[bytes, ...]:
-    """Where running text may be cut: after these every kind of segment has ended."""
+    """Returns the byte sequences after which running text may be cut, because a segment has ended."""
     if reading.segment == "document":
         return ()
     return EMPTY_LINE if breaks == "blank" and reading.segment != "line" else LINE_END
 
 
 def blocks(stream: IO[bytes], size: int, ends: tuple[bytes, ...], longest: int, first: bytes = b"") -> Iterator[bytes]:
-    """A stream in blocks of about so many bytes that end where a segment does. What has no end within `longest` bytes
-    is cut at a space; 0: it may not be cut."""
+    """Yields a stream in blocks of about `size` bytes that end where a segment ends. A segment of more than `longest`
+    bytes is cut at a space; 0: it must not be cut."""
     rest, ended = first, False
     while not ended:
         data = stream.read(max(size - len(rest), BLOCK))
@@ -141,17 +142,17 @@ def blocks(stream: IO[bytes], size: int, ends: tuple[bytes, ...], longest: int, 
 
 
 def _space(data: bytes) -> int:
-    """The place after the last space, or before the last sign where there is none; 0 in neither case."""
+    """Returns the position after the last space; without a space, that of the last character."""
     at = max(data.rfind(b" "), data.rfind(b"\n")) + 1
     if not at:
         at = len(data) - 1
-        while at > len(data) - 4 and data[at] & 0b1100_0000 == 0b1000_0000:  # inside a sign of several bytes
+        while at > len(data) - 4 and data[at] & 0b1100_0000 == 0b1000_0000:  # inside a character of several bytes
             at -= 1
     return at
 
 
 def cut(stream: IO[bytes], place: int, ends: tuple[bytes, ...], longest: int) -> int:
-    """The first place from here on where a segment has ended, the same whoever asks."""
+    """Returns the first position from `place` on where a segment has ended, the same for both neighbours."""
     if place == 0:
         return 0
     stream.seek(place)
@@ -174,7 +175,7 @@ def _between(stream: IO[bytes], item: Item, ends: tuple[bytes, ...], longest: in
 
 @contextmanager
 def opened(item: Item) -> Iterator[IO[bytes]]:
-    """The item's text, unpacked. Closed with it is the file below, which readers of packed files leave open."""
+    """Opens the item's text, unpacked. Closes the file below it too, which decompressors leave open."""
     assert item.data is not None or item.path is not None
     with (
         open_file(cast("Path", item.path)) if item.data is None else io.BytesIO(item.data) as raw,
@@ -209,7 +210,7 @@ def _zstandard(raw: IO[bytes]) -> IO[bytes]:
 
 
 def broken() -> tuple[type[Exception], ...]:
-    """What readers of packed files raise when a file is damaged."""
+    """Returns the exceptions that decompressors raise for a damaged file."""
     zstandard = sys.modules.get("zstandard")
     return BROKEN if zstandard is None else (*BROKEN, zstandard.ZstdError)
 

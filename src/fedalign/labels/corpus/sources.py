@@ -1,8 +1,8 @@
-"""A corpus on disk as work for many processes: files, folders and archives of any size, in pieces of some megabytes.
+"""Divides a corpus on disk (files, folders and archives of any size) into pieces of some megabytes for many processes.
 
-Large plain files are divided by place, so that one file keeps all cores busy; packed ones are unpacked as they are read
-and handed on; small ones are gathered. However a corpus is divided, no segment is cut (unless it is longer than
-`LONGEST`), so the counts do not depend on it.
+Large plain files are divided by byte position, so that one file keeps all cores busy. Compressed files are unpacked as
+they are read. Small files are grouped. No segment is cut unless it is longer than `LONGEST`, so the counts do not
+depend on how a corpus is divided.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from fedalign.labels.corpus.reading import (
 )
 
 PIECE = 2 << 20  # bytes handed to a worker at a time
-MANY = 500  # small files handed to a worker at a time
+MOST_ITEMS = 500  # small files handed to a worker at a time
 KINDS: dict[str, Kind] = {
     ".jsonl": "lines of JSON",
     ".ndjson": "lines of JSON",
@@ -63,12 +63,12 @@ class File:
 
 @dataclass(frozen=True)
 class Work:
-    """What one worker does at a time: whole things, or a part of one that counts only if all its parts do."""
+    """What one worker does at a time: complete items, or a part of one that counts only if all its parts do."""
 
     items: tuple[Item, ...]
     read: int  # bytes on disk, for progress
-    file: int | None = None  # what is found is kept until all of this file is read
-    member: int = 0  # 0: whole things; else the part of which member of the file this is
+    file: int | None = None  # results are kept separately until all of this file is read
+    member: int = 0  # 0: complete items; else the member of the file that this is a part of
 
 
 @dataclass(frozen=True)
@@ -82,17 +82,17 @@ class Failure:
 
 
 @dataclass(frozen=True)
-class End:
+class FileEnd:
     """All of a file has been divided."""
 
     file: int
 
 
-Step = Work | Failure | End
+Step = Work | Failure | FileEnd
 
 
 def kind_of(name: str) -> tuple[Kind | None, str, bool]:
-    """What a file's name says: the kind of text, how it is packed, whether it is an archive."""
+    """Returns what a file's name shows: the kind of text, the compression, whether it is an archive."""
     name = name.lower()
     for short, long in SHORT.items():
         name = name.removesuffix(short) + long if name.endswith(short) else name
@@ -106,7 +106,8 @@ def kind_of(name: str) -> tuple[Kind | None, str, bool]:
 
 
 def find(paths: Iterable[Path]) -> list[File]:
-    """The files of a corpus in a fixed order; folders are searched, hidden files left out. `-` is standard input."""
+    """Returns the files of a corpus in a fixed order. Folders are searched, hidden files ignored; `-` is standard
+    input."""
     found: list[File] = []
     for path in paths:
         if str(path) == "-":
@@ -117,15 +118,15 @@ def find(paths: Iterable[Path]) -> list[File]:
             found += [_file(p, str(p.relative_to(path.parent))) for p, h in zip(inside, hidden, strict=True) if not h]
         elif path.exists():
             known = _file(path, path.name)
-            # what is named outright is read, whatever its suffix
+            # a file that is named explicitly is read, whatever its suffix
             found.append(known if known.kind or known.archive else replace(known, kind="text"))
         else:
             raise UserError(f"there is no file or folder {path} to count; --corpus takes files, folders and archives")
     seen: set[Path] = set()
     for file in found:
-        if (here := file.path.resolve()) in seen:
+        if (path := file.path.resolve()) in seen:
             raise UserError(f"{file.shown} is in the corpus twice; give each file once")
-        seen.add(here)
+        seen.add(path)
     if not found:
         raise UserError("the corpus holds no file; --corpus takes files, folders and archives")
     return found
@@ -141,12 +142,12 @@ def printable(name: str) -> str:
 
 
 @dataclass
-class Division:
-    """The work of a corpus: one sequence for what workers read themselves, one for each file unpacked here."""
+class WorkPlan:
+    """The work of a corpus: one sequence for files that workers read themselves, one per file unpacked here."""
 
     files: list[File]
     reading: Reading
-    left_out: Counter[str] = field(default_factory=Counter)  # files that are no text, by suffix
+    ignored: Counter[str] = field(default_factory=Counter)  # files that are not text, by suffix
 
     @property
     def has_streams(self) -> bool:
@@ -165,17 +166,17 @@ class Division:
         packed = bool(file.packing) and file.kind is not None and self._divisible(file.kind)
         return file.archive or str(file.path) == "-" or (packed and file.size > PIECE // 4)
 
-    def _leave_out(self, name: str) -> None:
-        self.left_out[PurePosixPath(name.lower()).suffix or printable(name)] += 1
+    def _ignore(self, name: str) -> None:
+        self.ignored[PurePosixPath(name.lower()).suffix or printable(name)] += 1
 
     def _plain(self) -> Iterator[Step]:
-        centralised: list[Item] = []
+        pending: list[Item] = []
         size = 0
         for number, file in enumerate(self.files):
             if self._is_stream(file):
                 continue
             if file.kind is None:
-                self._leave_out(file.path.name)
+                self._ignore(file.path.name)
                 continue
             whole = Item(file.shown, file.kind, path=file.path, packing=file.packing)
             if file.size > PIECE and not file.packing and (file.kind == "Parquet" or self._divisible(file.kind)):
@@ -183,16 +184,16 @@ class Division:
             elif file.size > PIECE:
                 yield Work((whole,), file.size)
             else:
-                centralised.append(whole)
+                pending.append(whole)
                 size += file.size
-            if size >= PIECE or len(centralised) >= MANY:
-                yield Work(tuple(centralised), size)
-                centralised, size = [], 0
-        if centralised:
-            yield Work(tuple(centralised), size)
+            if size >= PIECE or len(pending) >= MOST_ITEMS:
+                yield Work(tuple(pending), size)
+                pending, size = [], 0
+        if pending:
+            yield Work(tuple(pending), size)
 
     def _parts(self, number: int, file: File) -> Iterator[Step]:
-        """A large file by place: bytes of text, rows of Parquet."""
+        """Divides a large file by position: bytes of text, rows of Parquet."""
         assert file.kind is not None
         length, step = file.size, PIECE
         if file.kind == "Parquet":
@@ -206,10 +207,10 @@ class Division:
             stop = min(start + step, length)
             part = Item(file.shown, file.kind, path=file.path, start=start, stop=stop)
             yield Work((part,), file.size * (stop - start) // length, number, 1)
-        yield End(number)
+        yield FileEnd(number)
 
     def _stream(self, number: int, file: File) -> Iterator[Step]:
-        """A file unpacked here, because only its beginning can be found without reading it."""
+        """Divides a file that is unpacked here, because it can only be read from its beginning."""
         try:
             with open_file(file.path) as raw:
                 meter = Meter(raw)
@@ -223,7 +224,7 @@ class Division:
             yield Failure(file.shown, str(error), number)
         except broken() as error:
             yield Failure(file.shown, f"is damaged or cut short ({reason(error)})", number)
-        yield End(number)
+        yield FileEnd(number)
 
     def _pieces(
         self, shown: str, kind: Kind, stream: IO[bytes], meter: Meter, number: int, member: int
@@ -235,19 +236,19 @@ class Division:
         else:
             breaks, parts = "line", blocks(stream, PIECE, LINE_END, 0)
         for data in parts:
-            yield Work((Item(shown, kind, data, breaks=breaks),), meter.since(), number, member)
+            yield Work((Item(shown, kind, data, breaks=breaks),), meter.advance(), number, member)
 
     def _members(self, number: int, file: File, stream: IO[bytes], meter: Meter) -> Iterator[Step]:
-        centralised: list[Item] = []
+        pending: list[Item] = []
         size = 0
         with tarfile.open(fileobj=stream, mode="r|") as archive:
             for member, entry in enumerate(archive, start=1):
-                archive.members = []  # type: ignore[attr-defined]  # else it remembers every entry it has passed
+                archive.members = []  # type: ignore[attr-defined]  # else it keeps every entry in memory
                 if not entry.isreg():
                     continue
                 kind, packing, nested = kind_of(PurePosixPath(entry.name).name)
                 if kind is None or nested or PurePosixPath(entry.name).name.startswith("."):
-                    self._leave_out(PurePosixPath(entry.name).name)
+                    self._ignore(PurePosixPath(entry.name).name)
                     continue
                 shown = f"{file.shown}: {printable(entry.name)}"
                 content = cast("IO[bytes]", archive.extractfile(entry))
@@ -263,23 +264,23 @@ class Division:
                 data = content.read()
                 if len(data) < entry.size:
                     raise EOFError("a member ends early")
-                centralised.append(Item(shown, kind, data, packing=packing))
+                pending.append(Item(shown, kind, data, packing=packing))
                 size += len(data)
-                if size >= PIECE or len(centralised) >= MANY:
-                    yield Work(tuple(centralised), meter.since(), number)
-                    centralised, size = [], 0
-        if centralised:
-            yield Work(tuple(centralised), meter.since(), number)
+                if size >= PIECE or len(pending) >= MOST_ITEMS:
+                    yield Work(tuple(pending), meter.advance(), number)
+                    pending, size = [], 0
+        if pending:
+            yield Work(tuple(pending), meter.advance(), number)
 
 
 class Meter:
-    """How far a file has been read."""
+    """Measures how far a file has been read."""
 
     def __init__(self, raw: IO[bytes]) -> None:
         self.raw, self.before = raw, 0
 
-    def since(self) -> int:
-        """Bytes since the last question."""
+    def advance(self) -> int:
+        """Returns the bytes read since the last call."""
         now = self.raw.tell() if self.raw.seekable() else 0
         step, self.before = now - self.before, now
         return step

@@ -1,7 +1,7 @@
-"""Counting on all cores: threads here divide and unpack a corpus, processes count; this one too if nothing is packed.
+"""Counts on all cores: threads divide and unpack a corpus, processes count. This one counts too if no file is packed.
 
-The others are started fresh, so that it does not matter what the calling program is (a notebook, a script without a
-guard, one with threads), and they are spoken to in JSON and plain bytes: nothing is unpickled.
+The worker processes are new interpreters, so any program can call this: a notebook, a script without a main guard, a
+program with threads. They exchange JSON and plain bytes; nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ from pathlib import Path
 from typing import IO, Any
 
 from fedalign.errors import UserError
-from fedalign.labels.corpus.ledger import Ledger
+from fedalign.labels.corpus.collector import Collector
+from fedalign.labels.corpus.counting import CountingTask, PartialCounts, Worker, WorkResult
+from fedalign.labels.corpus.occurrences import Pattern
 from fedalign.labels.corpus.reading import Item, Reading
-from fedalign.labels.corpus.scan import Wanted
-from fedalign.labels.corpus.sources import Division, Step, Work
-from fedalign.labels.corpus.tally import Done, Orders, Tally, Worker
+from fedalign.labels.corpus.sources import Step, Work, WorkPlan
 
-AHEAD = 3  # pieces of work on their way for each worker
+QUEUED = 3  # pieces of work in the queue per worker
 READERS = 4  # files unpacked at a time, at most
 
 
-def on_all_cores(division: Division, orders: Orders, workers: int, ledger: Ledger) -> None:
-    """Does all the work of a division; the first error, or the user's Ctrl-C, ends it."""
-    slots = threading.Semaphore(workers * AHEAD)  # so that what is unpacked and not yet counted stays small
+def count_in_parallel(plan: WorkPlan, task: CountingTask, workers: int, collector: Collector) -> None:
+    """Does all the work of a plan. The first error, or the user's Ctrl-C, ends it."""
+    slots = threading.Semaphore(workers * QUEUED)  # bounds what is unpacked and not counted yet
     errors: list[BaseException] = []
-    hands: list[Hand] = []
-    here = [] if division.has_streams else [Worker(orders)]
-    mine = threading.local()
+    processes: list[WorkerProcess] = []
+    in_process = [] if plan.has_streams else [Worker(task)]
+    thread = threading.local()
 
     def feed(steps: Iterator[Step]) -> None:
         try:
             for step in steps:
-                ledger.expect(step)
+                collector.expect(step)
                 if not isinstance(step, Work):
-                    ledger.take(step, None)
+                    collector.add(step, None)
                     continue
                 while not slots.acquire(timeout=0.2) and not errors:
                     pass
@@ -53,82 +53,82 @@ def on_all_cores(division: Division, orders: Orders, workers: int, ledger: Ledge
         except BaseException as error:
             errors.append(error)
 
-    def engage() -> Worker | Hand:
+    def new_worker() -> Worker | WorkerProcess:
         with suppress(IndexError):
-            return here.pop()
-        other = Hand(orders)
-        hands.append(other)
-        return other
+            return in_process.pop()
+        process = WorkerProcess(task)
+        processes.append(process)
+        return process
 
     def count(work: Work) -> None:
         try:
             if not errors:
-                if not hasattr(mine, "hand"):
-                    mine.hand = engage()
-                ledger.take(work, mine.hand.do(work))
+                if not hasattr(thread, "worker"):
+                    thread.worker = new_worker()
+                collector.add(work, thread.worker.process(work))
         except BaseException as error:
             errors.append(error)
         finally:
             slots.release()
 
-    with ThreadPoolExecutor(workers) as counters:
+    with ThreadPoolExecutor(workers) as counters, ThreadPoolExecutor(min(READERS, workers + 1)) as readers:
         try:
-            with ThreadPoolExecutor(min(READERS, workers + 1)) as readers:
-                wait([readers.submit(feed, steps) for steps in division.sequences()])
-        except BaseException as error:
+            wait([readers.submit(feed, steps) for steps in plan.sequences()])
+        except BaseException as error:  # noted before the pools wait for their threads, which then stop
             errors.append(error)
-    for hand in hands:
-        hand.close()
+    for process in processes:
+        process.close()
     if errors:
         raise errors[0]
 
 
-class Hand:
-    """A process that counts, seen from here."""
+class WorkerProcess:
+    """A worker in a process of its own, seen from the process that started it."""
 
-    def __init__(self, orders: Orders) -> None:
-        self.process = subprocess.Popen(
+    def __init__(self, task: CountingTask) -> None:
+        self.child = subprocess.Popen(
             [sys.executable, "-m", "fedalign.labels.corpus.workers"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
-        self._send(orders._asdict() | {"reading": asdict(orders.reading)})
+        self._send(task._asdict() | {"reading": asdict(task.reading)})
 
-    def do(self, work: Work) -> Done:
+    def process(self, work: Work) -> WorkResult:
         items = [asdict(item) | {"path": item.path and str(item.path), "data": None} for item in work.items]
         data = [item.data for item in work.items]
         self._send({"items": items, "sizes": [None if one is None else len(one) for one in data]}, *data)
-        assert self.process.stdout is not None
-        answer = self.process.stdout.readline()
-        if not answer:
-            raise UserError("a counting process died, perhaps for want of memory; try --workers 1")
-        reply = json.loads(answer)
-        if "mistake" in reply:
-            raise UserError(reply["mistake"])
-        tally = Tally(**reply["sums"], names=Counter(dict(reply["names"])), pairs=Counter(dict(reply["pairs"])))
-        return Done(tally, tuple((shown, why) for shown, why in reply["unreadable"]))
+        assert self.child.stdout is not None
+        line = self.child.stdout.readline()
+        if not line:
+            raise UserError("a counting process died, perhaps for lack of memory; try --workers 1")
+        reply = json.loads(line)
+        if "error" in reply:
+            raise UserError(reply["error"])
+        pairs = Counter(dict(reply["pairs"]))
+        counts = PartialCounts(**reply["sums"], names=Counter(dict(reply["names"])), pairs=pairs)
+        return WorkResult(counts, tuple((shown, reason) for shown, reason in reply["unreadable"]))
 
     def _send(self, message: dict[str, Any], *data: bytes | None) -> None:
-        assert self.process.stdin is not None
-        with suppress(BrokenPipeError):  # the answer, which then does not come, will say so
-            self.process.stdin.write(json.dumps(message).encode() + b"\n")
+        assert self.child.stdin is not None
+        with suppress(BrokenPipeError):  # the missing reply is reported
+            self.child.stdin.write(json.dumps(message).encode() + b"\n")
             for one in data:
-                self.process.stdin.write(one or b"")
-            self.process.stdin.flush()
+                self.child.stdin.write(one or b"")
+            self.child.stdin.flush()
 
     def close(self) -> None:
-        """Ends the process: it leaves when nothing more can come."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
+        """Ends the process, which exits when its input is closed."""
+        assert self.child.stdin is not None
+        assert self.child.stdout is not None
         with suppress(BrokenPipeError):
-            self.process.stdin.close()
-        self.process.stdout.close()
-        self.process.wait()
+            self.child.stdin.close()
+        self.child.stdout.close()
+        self.child.wait()
 
 
 def serve(requests: IO[bytes], replies: IO[bytes]) -> None:
-    """The other side: orders first, then work until nothing more comes."""
+    """The worker process: reads the task, then counts pieces of work until its input ends."""
     first = json.loads(requests.readline())
-    wanted = tuple(Wanted(name, tuple(words), window) for name, words, window in first["wanted"])
-    worker = Worker(Orders(tuple(first["words"]), first["stem"], wanted, Reading(**first["reading"])))
+    patterns = tuple(Pattern(name, tuple(words), window) for name, words, window in first["patterns"])
+    worker = Worker(CountingTask(tuple(first["words"]), first["stem"], patterns, Reading(**first["reading"])))
     while line := requests.readline():
         request = json.loads(line)
         data = [None if size is None else requests.read(size) for size in request["sizes"]]
@@ -136,16 +136,17 @@ def serve(requests: IO[bytes], replies: IO[bytes]) -> None:
         rows = zip(request["items"], paths, data, strict=True)
         reply: dict[str, Any]
         try:
-            done = worker.do(Work(tuple(Item(**item | {"path": path, "data": one}) for item, path, one in rows), 0))
-            tally = done.tally
+            work = Work(tuple(Item(**item | {"path": path, "data": one}) for item, path, one in rows), 0)
+            result = worker.process(work)
+            counts = result.counts
             reply = {
-                "sums": {"files": tally.files, "bytes": tally.bytes, "segments": tally.segments},
-                "names": list(tally.names.items()),
-                "pairs": list(tally.pairs.items()),
-                "unreadable": done.unreadable,
+                "sums": {"files": counts.files, "bytes": counts.bytes, "segments": counts.segments},
+                "names": list(counts.names.items()),
+                "pairs": list(counts.pairs.items()),
+                "unreadable": result.unreadable,
             }
         except UserError as error:
-            reply = {"mistake": str(error)}
+            reply = {"error": str(error)}
         replies.write(json.dumps(reply).encode() + b"\n")
         replies.flush()
 

@@ -12,21 +12,23 @@ from hypothesis import strategies as st
 
 from benchmarks import plain_counts
 from fedalign.inputs.words import WORD, fold, stem
-from fedalign.labels.corpus import cooccurrence, scan
+from fedalign.labels.corpus import cooccurrence
+from fedalign.labels.corpus.counting import Worker
+from fedalign.labels.corpus.lexicon import Lexicon, _prefix
 from fedalign.labels.corpus.reading import Reading
-from fedalign.labels.corpus.scan import Breaks, Segment
-from fedalign.labels.corpus.tally import Worker
+from fedalign.labels.corpus.segments import Breaks, Segment, segment_starts
+from fedalign.labels.corpus.tokens import split_words, to_plain
 from fedalign.labels.counts import Rule
 
 
 def words(text: str) -> list[str]:
-    found = scan.words(scan.plain(text.encode()))
+    found = split_words(to_plain(text.encode()))
     return [fold(found.block[a:b].decode()) for a, b in zip(found.starts, found.ends, strict=True)]
 
 
 def segments(text: str, kind: Segment = "sentence", breaks: Breaks = "line") -> list[str]:
-    found = scan.words(scan.plain(text.encode()))
-    firsts = [*scan.segments(found, kind, breaks).tolist(), len(found.starts)]
+    found = split_words(to_plain(text.encode()))
+    firsts = [*segment_starts(found, kind, breaks).tolist(), len(found.starts)]
     return [found.block[found.starts[a] : found.ends[b - 1]].decode() for a, b in pairwise(firsts)]
 
 
@@ -60,7 +62,7 @@ def test_words_of_any_text_are_those_of_its_folded_form(text: str) -> None:
 
 def test_bytes_that_are_no_text_are_refused() -> None:
     with pytest.raises(UnicodeDecodeError):
-        scan.plain(b"caf\xe9")
+        to_plain(b"caf\xe9")
 
 
 @pytest.mark.parametrize(
@@ -97,7 +99,7 @@ def test_documents_that_share_a_block_stay_apart() -> None:
 
 def occurs(text: str, *names: str, window: str = "2n+2") -> list[bool]:
     rule = cooccurrence.rule([*names, "zzzz"], "document", window=window)
-    found = Worker(cooccurrence.orders(rule, Reading("document"))).count(text.encode(), "line")
+    found = Worker(cooccurrence.counting_task(rule, Reading("document"))).count(text.encode(), "line")
     return [bool(found.names[i]) for i in range(len(names))]
 
 
@@ -118,14 +120,14 @@ def test_a_name_is_whole_words() -> None:
 
 def test_a_window_does_not_reach_into_the_next_segment() -> None:
     rule = cooccurrence.rule(["colon cancer", "colon"], "sentence")
-    found = Worker(cooccurrence.orders(rule, Reading("sentence"))).count(b"The colon. Cancer too.", "line")
+    found = Worker(cooccurrence.counting_task(rule, Reading("sentence"))).count(b"The colon. Cancer too.", "line")
     assert (found.segments, dict(found.names), dict(found.pairs)) == (2, {1: 1}, {})
 
 
 def test_pairs_are_counted_once_a_segment() -> None:
     """Three names in one segment are three pairs; numbers are i * 3 + j."""
     rule = cooccurrence.rule(["a1", "b1", "c1"], "line")
-    found = Worker(cooccurrence.orders(rule, Reading("line"))).count(b"c1 b1 a1 a1 b1\na1 c1\nb1\n\n", "line")
+    found = Worker(cooccurrence.counting_task(rule, Reading("line"))).count(b"c1 b1 a1 a1 b1\na1 c1\nb1\n\n", "line")
     assert found.segments == 3
     assert dict(found.names) == {0: 2, 1: 2, 2: 2}
     assert dict(found.pairs) == {1: 1, 2: 2, 5: 1}
@@ -133,14 +135,14 @@ def test_pairs_are_counted_once_a_segment() -> None:
 
 def test_word_forms_match_by_stem() -> None:
     rule = cooccurrence.rule(["walking", "carrying bags", "abilities"], "line", stem=True)
-    found = Worker(cooccurrence.orders(rule, Reading("line")))
+    found = Worker(cooccurrence.counting_task(rule, Reading("line")))
     counted = found.count(b"He walked.\nShe carries a bag\ncarried the BAGS\nability\nable walks", "line")
     assert dict(counted.names) == {0: 2, 1: 2, 2: 1}
 
 
 @given(st.from_regex(r"[a-z]{1,12}", fullmatch=True))
 def test_every_form_of_a_stem_begins_as_the_lexicon_expects(word: str) -> None:
-    assert word.startswith(scan._known(stem(word).encode(), True).decode())
+    assert word.startswith(_prefix(stem(word).encode(), True).decode())
 
 
 # small enough that words meet, windows overlap and sentences end, with signs that make trouble
@@ -156,7 +158,7 @@ NAMES = ["LIE_DOWN", "walk", "café", "mr x", "été lie", "down walk café"]
 @lru_cache  # building its tables takes longer than counting
 def worker(kind: Segment, by_stem: bool) -> tuple[Rule, Worker]:
     rule = cooccurrence.rule(NAMES, kind, window="n+1", stem=by_stem)
-    return rule, Worker(cooccurrence.orders(rule, Reading(kind)))
+    return rule, Worker(cooccurrence.counting_task(rule, Reading(kind)))
 
 
 @given(TEXTS, st.sampled_from(["line", "sentence", "paragraph", "document"]), st.booleans(), st.booleans())
@@ -175,8 +177,8 @@ def test_counts_equal_the_plain_way(text: str, kind: Segment, wrapped: bool, by_
 def test_a_large_lexicon_finds_the_same() -> None:
     """Ten thousand words to look for, of which the text holds every hundredth."""
     wanted = [f"w{i}" for i in range(10_000)]
-    lexicon = scan.Lexicon(wanted)
-    text = scan.words(scan.plain(" ".join(wanted[::100]).encode()))
+    lexicon = Lexicon(wanted)
+    text = split_words(to_plain(" ".join(wanted[::100]).encode()))
     numbers, ids = lexicon.find(text)
     assert np.array_equal(numbers, np.arange(100))
     assert np.array_equal(ids, np.arange(0, 10_000, 100))

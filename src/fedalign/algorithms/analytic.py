@@ -1,0 +1,83 @@
+"""Analytic learning: a linear model on fixed features, solved from sums over the clients' rows (docs/analytic.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field
+from torch import Tensor
+
+from fedalign.errors import UserError
+from fedalign.learning.algorithm import Algorithm
+from fedalign.learning.analytic import client, server, summary
+from fedalign.learning.analytic.sums import reject_reason
+from fedalign.learning.local_training import labelled_rows
+from fedalign.learning.model import DualEncoder
+from fedalign.learning.replies import Reason, Rejection
+from fedalign.types import Arrays, ReplySpec, Server, Task, Update, Visit
+
+
+@dataclass(frozen=True)
+class Analytic(Algorithm):
+    """Every client sends sums over its rows; the server solves for the weights and ends the run by itself."""
+
+    fixed_features: ClassVar[bool] = True  # the encoder is a feature map that is not trained
+
+    refinements: Annotated[int, Field(ge=0, le=20)] = 3  # single-label: exchanges of expected labels; 0: none
+    likelihood: Annotated[int, Field(ge=0, le=1000)] = 0  # gradient exchanges towards maximum likelihood; 0: none
+    penalty: Annotated[float, Field(gt=0)] | None = None  # relative to trace / d; None: chosen on validation rows
+    omega: Annotated[float, Field(ge=0, le=1)] | None = None  # weight of unknown entries, multi-label; None: chosen
+
+    def options(self, task: Task) -> server.Options:
+        return server.Options(task, self.refinements, self.likelihood, self.penalty, self.omega)
+
+    def start(self, model: DualEncoder, num_clients: int) -> Server:
+        if self.clip_updates:
+            raise UserError("algorithm.clip_updates is for methods that send weights; analytic sends sums")
+        return server.start(model, num_clients)
+
+    def participants(self, state: Server) -> list[int] | None:
+        return [m for m in range(state.num_clients) if f"left/{m}" not in state.state]
+
+    def planned_rounds(self, model: DualEncoder, configured: int) -> int:
+        return min(configured, summary.exchanges(model, self.options(model.task)))
+
+    def finished(self, state: Server) -> bool:
+        waiting = set(self.participants(state) or []) - set(server.held(state))
+        return server.stage_of(state) is client.Stage.DONE and not waiting
+
+    def ready(self, state: Server) -> bool:
+        return server.stage_of(state) is client.Stage.DONE
+
+    def local_update(self, visit: Visit) -> tuple[Update, Arrays]:
+        sent = client.answer(visit)
+        return Update({}, labelled_rows(visit.data, visit.model.task), visit.data.classes, sent), {}
+
+    def server_step(self, model: DualEncoder, state: Server, updates: Sequence[Update]) -> Server:
+        return server.step(model, state, updates, self.options(model.task))
+
+    def reply_spec(self, state: Server, round_number: int) -> ReplySpec:
+        return server.reply_spec(state, server.stage_of(state))
+
+    def reply_specs(self, state: Server) -> dict[str, ReplySpec]:
+        task: Task = "multi" if "multi" in state.state else "single"
+        return summary.reply_specs(state, self.options(task))
+
+    def reject(self, update: Update) -> Rejection | None:
+        reason = reject_reason(update.extra) if "grams" in update.extra else None
+        return None if reason is None else Rejection(Reason.INVALID, f"its sums are not those of rows ({reason.value})")
+
+    def thresholds(self, state: Server) -> Tensor | None:
+        found = state.state.get("thresholds")
+        return None if found is None else found.float()
+
+    def without_client(self, state: Server, client: int) -> Server:
+        return server.without_client(state, client)
+
+    def summary(self, state: Server) -> dict[str, Any]:
+        return summary.chosen(state)
+
+
+algorithm = Analytic

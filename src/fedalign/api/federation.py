@@ -1,0 +1,122 @@
+"""A federation in Python, from files, from arrays or from a preset."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from fedalign import config as configs
+from fedalign import registry, types
+from fedalign.api.arrays import ARRAYS, Given, assembled
+from fedalign.config import Config
+from fedalign.errors import UserError
+from fedalign.ingest.defaults import suggest_settings
+from fedalign.ingest.detect import detect
+from fedalign.ingest.party_files import Files
+from fedalign.ingest.reading import LABELS
+from fedalign.runs import experiment
+from fedalign.types import Party
+
+DATA = ("dataset", "partition")  # sections that decide what the rows are
+OWN_LABELS = {"labels": {"source": "auto"}}  # class vectors of own rows start from the best source available
+SHOWN = 10  # parties, and classes of each party, that a federation lists in its repr
+
+
+@dataclass(frozen=True)
+class Federation(types.Federation):
+    """Parties with their rows and the classes that each annotates. Make one with a `from_` method."""
+
+    settings: Mapping[str, Any] = field(default_factory=dict)  # the table that a configuration starts from
+    seed: int | None = None  # the seed that divided the rows; None if none did
+
+    @classmethod
+    def from_files(cls, path: str | Path | Mapping[str, str | Path], **options: Any) -> Federation:
+        """From a folder with one file per party, one file with a `client` column, or a mapping from party to file.
+
+        Options are those of a `[dataset]` section (docs/files.md), for example text="note", labels="codes". If no
+        column is given, the columns are detected, as `fedalign init` does.
+        """
+        table: dict[str, Any] = dict(options)
+        if isinstance(path, Mapping):
+            table["parties"] = {name: str(file) for name, file in path.items()}
+            name = "federation"
+        else:
+            table["path"] = str(path)
+            name = Path(path).resolve().stem
+        if not isinstance(path, Mapping) and not any(table.get(key) for key in (*registry.names("inputs"), *LABELS)):
+            table = {**detect(Path(path), {key: str(value) for key, value in options.items()}).options, **options}
+        table = Files.beside(table, Path.cwd())
+        files = registry.build("datasets", "files", table)
+        assert isinstance(files, Files)
+        return cls._of(files.load(Path()), {"name": name, "dataset": {"name": "files", **table}, **OWN_LABELS})
+
+    @classmethod
+    def from_arrays(
+        cls, parties: Mapping[str, Given], test: Given | None = None, name: str = "arrays", **options: Any
+    ) -> Federation:
+        """From rows in memory: for each party its rows, and one label per row.
+
+        Rows are texts, a table of numbers (or a data frame), or recordings (arrays of steps by channels). A label is a
+        class name (single-label), a list of names (multi-label; the party's other classes are a no), a dict from name
+        to True or False (the other classes are unknown), or None for a row that nobody annotated.
+
+        `test` holds fully labelled rows of no party; without it each party keeps a fifth of its rows for testing.
+        Columns of data frames are matched by name, and the model keeps the names; columns of arrays are matched by
+        position. Options are those of a `[dataset]` section that do not describe a file: classes, columns (of data
+        frames), aliases, missing, other, ...
+        """
+        return cls._of(assembled(parties, test, options), {"name": name, "dataset": {"name": ARRAYS}, **OWN_LABELS})
+
+    @classmethod
+    def from_preset(cls, name: str, **changes: Any) -> Federation:
+        """The data of a preset or of a TOML file, with all its settings; changes by key, such as seed=1."""
+        # only what is written is kept, so that a profile chosen later applies to everything that is not
+        table = configs.read_table(name, **changes)
+        config = configs.from_table(table, where=name)
+        return cls._of(experiment.federation(config), {"training": {}, **table}, config.seed)
+
+    @classmethod
+    def _of(cls, data: types.Federation, settings: Mapping[str, Any], seed: int | None = None) -> Federation:
+        found = {f.name: getattr(data, f.name) for f in fields(types.Federation)}
+        return cls(**found, settings=settings, seed=seed)
+
+    def config(self, algorithm: str | None, rounds: int | None, seed: int | None, changes: Mapping[str, Any]) -> Config:
+        """The configuration of a run on this data: its own settings, else suitable defaults, with the given changes."""
+        for key in changes:
+            if key.split(".")[0] in DATA:
+                raise UserError(
+                    f"the rows are read and divided already, so {key} cannot change; set it in Federation.from_preset "
+                    "or in the options of from_files and from_arrays"
+                )
+        table: dict[str, Any] = {**self.settings}
+        if "training" not in table:
+            rows = sum(len(party.train) for party in self.parties)
+            table = {
+                "seed": 1,
+                "clients_per_round": min(len(self.parties), 10),
+                **suggest_settings(type(self.inputs), rows),
+                **table,
+            }
+        config = configs.changed(table, {"algorithm.name": algorithm, "rounds": rounds, "seed": seed, **changes})
+        return config if self.seed is None else experiment.with_data_seed(config, self.seed)
+
+    @property
+    def kind(self) -> str:
+        return self.inputs.kind
+
+    def __repr__(self) -> str:
+        """Task, kind, sizes and the classes of the first parties, without rows."""
+        tested = "no test rows" if self.test is None else f"{len(self.test):,} test rows"
+        head = f"{self.task}-label, {self.kind}, {len(self.label_names)} classes, {len(self.parties)} parties, {tested}"
+        lines = [f"  {_line(party, self.label_names)}" for party in self.parties[:SHOWN]]
+        if len(self.parties) > SHOWN:
+            lines.append(f"  and {len(self.parties) - SHOWN} more")
+        return "\n".join([f"Federation: {head}", *lines])
+
+
+def _line(party: Party, names: Sequence[str]) -> str:
+    own = [names[c] for c in party.train.classes.nonzero().flatten().tolist()]
+    shown = ", ".join(own[:SHOWN]) + (f" and {len(own) - SHOWN} more" if len(own) > SHOWN else "")
+    return f"{party.name}: {len(party.train):,} training rows, classes {shown}"

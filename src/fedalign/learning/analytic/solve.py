@@ -1,0 +1,152 @@
+"""The server's part of analytic learning: from sums to the weights of a linear model.
+
+The constant is eliminated first, so the bias is not penalised. A penalty is relative to the mean diagonal of the matrix
+that it is added to, trace / d, so one value suits few and many rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedalign.learning.analytic.sums import ALL, NONE, unpack
+from fedalign.types import Arrays
+
+SMALLEST = 1e-12  # first penalty tried where the given one leaves the system singular
+CONDITION = 1e-13  # a pivot smaller than this part of the largest counts as zero
+
+
+@dataclass(frozen=True)
+class Solution:
+    """A linear model, and how it came about."""
+
+    weight: Tensor  # (C, d) float64
+    bias: Tensor  # (C,)
+    penalty: Tensor  # (C,) relative penalty that was used
+    raised: Tensor  # (C,) bool: the given penalty left the system singular, a larger one was used
+
+    @property
+    def extended(self) -> Tensor:
+        """(C, d + 1): weights with the bias as the last column, for rows with a constant 1."""
+        return torch.cat([self.weight, self.bias[:, None]], 1)
+
+
+@dataclass(frozen=True)
+class _System:
+    """The centred normal equations of the classes that share a Gram matrix."""
+
+    classes: Tensor  # (k,) numbers
+    gram: Tensor  # (d, d) centred
+    right: Tensor  # (d, k) centred
+    mean: Tensor  # (d,) of the rows
+    target: Tensor  # (k,) mean of the targets
+    scale: float  # trace / d before centring
+
+
+def solve(sums: Arrays, omega: float, penalty: float, expected: Tensor | None = None) -> Solution:
+    """The least-squares solution by Cholesky factorisation, in float64.
+
+    Args:
+        sums: of one client or of all (`total`).
+        omega: weight of unknown entries; 0 leaves them out, 1 counts them like known ones.
+        penalty: relative to trace / d.
+        expected: (C, d + 1) sums of expected targets of unknown entries (`refine.expected_sums`); 0 if None.
+    """
+    found = _empty(sums)
+    for system in _systems(sums, omega, expected):
+        used, factor = _factor(system, penalty)
+        if factor is not None:
+            _store(found, system, torch.cholesky_solve(system.right, factor), used, used > penalty)
+        else:  # all features are zero: the mean is all that can be learned
+            _store(found, system, torch.zeros_like(system.right), used, penalty == 0)
+    return found
+
+
+def solve_path(
+    sums: Arrays, omega: float, penalties: Sequence[float], expected: Tensor | None = None
+) -> list[tuple[Solution, Tensor]]:
+    """The solution for each penalty and an estimate of its leave-one-out error per class (C,).
+
+    Each matrix is decomposed once. The error is generalised cross-validation (Golub et al., 1979) over the known
+    entries: their mean squared residual, which the sums give, divided by (1 - degrees of freedom / entries)^2.
+    """
+    found = [(_empty(sums), torch.full((len(sums["which"]),), torch.nan, dtype=torch.float64)) for _ in penalties]
+    for system in _systems(sums, omega, expected):
+        values, vectors = torch.linalg.eigh(system.gram)
+        values = values.clamp(min=0)
+        rotated = vectors.T @ system.right  # (d, k)
+        floor = CONDITION * float(values.max()) if len(values) else 0.0
+        for penalty, (solution, error) in zip(penalties, found, strict=True):
+            added = max(penalty * system.scale, floor)
+            shrunk = torch.where(values + added > 0, 1 / (values + added), 0.0)  # (d,)
+            _store(solution, system, vectors @ (rotated * shrunk[:, None]), penalty, added > penalty * system.scale)
+            freedom = 1 + float((values * shrunk).sum())
+            for c in system.classes.tolist():
+                error[c] = _validation_error(sums, solution, c, freedom)
+    return found
+
+
+def _validation_error(sums: Arrays, solution: Solution, c: int, freedom: float) -> float:
+    if int(sums["which"][c]) == NONE:
+        return torch.nan
+    gram = unpack(sums["grams"][int(sums["which"][c])])
+    w, b = solution.extended[c], sums["class_sums"][c]
+    entries = float(gram[-1, -1])
+    squares = float(b[-1] - 2 * w @ b + w @ gram @ w)  # targets are 0 or 1, so their squares sum to their count
+    return max(squares, 0.0) / entries / max(1 - freedom / entries, 1e-3) ** 2
+
+
+def _systems(sums: Arrays, omega: float, expected: Tensor | None) -> list[_System]:
+    """One system for each distinct matrix; with omega = 1 that is one for all classes."""
+    right = sums["class_sums"] if expected is None else sums["class_sums"] + omega * expected  # (C, d + 1)
+    which = sums["which"]
+    group = torch.full_like(which, ALL) if omega == 1 else which
+    every = unpack(sums["grams"][ALL])
+    systems = []
+    for number in torch.unique(group).tolist():
+        gram = every
+        if omega != 1:
+            known = torch.zeros_like(every) if number == NONE else unpack(sums["grams"][number])
+            gram = (1 - omega) * known + omega * every
+        classes = (group == number).nonzero().flatten()
+        rows = float(gram[-1, -1])
+        if rows <= 0:
+            continue  # nobody knows these classes: their weights stay 0
+        mean, target = gram[:-1, -1] / rows, right[classes, -1] / rows
+        centred = gram[:-1, :-1] - rows * torch.outer(mean, mean)
+        wanted = (right[classes, :-1] - right[classes, -1:] * mean).T
+        scale = float(gram.diagonal()[:-1].sum()) / max(len(mean), 1)
+        systems.append(_System(classes, (centred + centred.T) / 2, wanted, mean, target, scale))
+    return systems
+
+
+def _factor(system: _System, penalty: float) -> tuple[float, Tensor | None]:
+    """The smallest sufficient penalty from the given one upwards, and the Cholesky factor with it."""
+    used = penalty
+    while system.scale > 0:
+        shifted = system.gram.clone()
+        shifted.diagonal().add_(used * system.scale)
+        factor, info = torch.linalg.cholesky_ex(shifted)
+        pivots = factor.diagonal().square()
+        if int(info) == 0 and float(pivots.min()) > CONDITION * float(pivots.max()):
+            return used, factor
+        used = max(10 * used, SMALLEST)
+    return used, None
+
+
+def _empty(sums: Arrays) -> Solution:
+    classes, width = sums["class_sums"].shape
+    numbers = torch.zeros(classes, width, dtype=torch.float64)
+    return Solution(
+        numbers[:, :-1], numbers[:, -1], torch.zeros(classes, dtype=torch.float64), torch.zeros(classes).bool()
+    )
+
+
+def _store(found: Solution, system: _System, weights: Tensor, penalty: float, raised: bool) -> None:
+    found.weight[system.classes] = weights.T
+    found.bias[system.classes] = system.target - weights.T @ system.mean
+    found.penalty[system.classes] = penalty
+    found.raised[system.classes] = raised

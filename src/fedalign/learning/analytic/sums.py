@@ -1,0 +1,200 @@
+"""Least squares with unknown labels, from sums over clients.
+
+A fixed feature map turns each row into z, extended by a constant 1. For class c we minimise
+
+    sum over known entries (z.w - y)^2 + omega * sum over unknown entries (z.w - q)^2 + penalty * |w|^2
+
+with y in {0, 1}. The normal equations need one Gram matrix per class, of the rows for which that class is known, and
+one of all rows. Classes with the same known rows share a matrix. In single-label data that makes two matrices: all
+rows, for the client's own classes, and the labelled rows, for every other class.
+
+All of it is a sum over rows. So the sums of several clients have the same form as the sums of one, and the solution
+equals that of pooled rows, for any partition. This module computes, adds and checks sums; `solve` solves.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from fedalign.types import Arrays
+
+ALL = 0  # the first matrix of `grams` is that of all rows
+NONE = -1  # in `which`: no row is known for this class
+JITTER = 1e-4  # relative, of the check for negative eigenvalues
+SLACK = 1e-6  # relative; feature maps compute norms in single precision
+
+
+class Reason(enum.Enum):
+    """Why the sums of a client cannot be used."""
+
+    SHAPE = "shape"  # arrays are missing or do not fit together
+    NOT_FINITE = "not finite"
+    TOO_LARGE = "too large"  # more than rows of norm 1 can add up to
+    NOT_POSITIVE = "not positive semi-definite"
+
+
+def sums(chunks: Iterable[Tensor], y: Tensor, known: Tensor) -> Arrays:
+    """The sums of one client, all that it sends in the first exchange.
+
+    Args:
+        chunks: features of consecutive rows, each (rows, d).
+        y: (n, C), 1 where a class is known to apply.
+        known: (n, C) bool.
+
+    Returns:
+        `grams` (G, (d + 1)(d + 2) / 2): lower triangles of Gram matrices; the first is of all rows.
+        `which` (C,): the matrix of the rows for which each class is known, or -1.
+        `class_sums` (C, d + 1): the sum of the rows of each class.
+    """
+    masks, which = _masks(known)  # (n, G - 1)
+    # the smaller of the known and the other rows is multiplied out; the difference to all rows is the other
+    inverted = masks.sum(0) > len(masks) / 2  # (G - 1,)
+    computed = masks ^ inverted
+    grams, totals, first = None, None, 0
+    for chunk in chunks:
+        z = with_constant(chunk)  # (rows, d + 1)
+        rows = slice(first, first + len(z))
+        first += len(z)
+        if first > len(y):
+            break
+        if grams is None or totals is None:
+            grams = torch.zeros(1 + masks.shape[1], z.shape[1], z.shape[1], dtype=torch.float64)
+            totals = torch.zeros(y.shape[1], z.shape[1], dtype=torch.float64)
+        totals += (y[rows] * known[rows]).to(torch.float64).T @ z
+        grams[ALL] += z.T @ z
+        for g, mask in enumerate(computed[rows].T, start=1):
+            part = z[mask]
+            grams[g] += part.T @ part
+    if grams is None or totals is None or first != len(y):
+        raise ValueError(f"{first} rows of features for {len(y)} rows of labels")
+    for g in inverted.nonzero().flatten().tolist():
+        grams[g + 1] = grams[ALL] - grams[g + 1]
+    return {"grams": torch.stack([pack(gram) for gram in grams]), "which": which, "class_sums": totals}
+
+
+def _masks(known: Tensor) -> tuple[Tensor, Tensor]:
+    """The distinct columns of `known` other than all or none (n, G - 1), and the Gram matrix of each class (C,)."""
+    columns, place = torch.unique(known, dim=1, return_inverse=True)
+    number = torch.full((columns.shape[1],), NONE)
+    kept = []
+    for column in range(columns.shape[1]):
+        if bool(columns[:, column].all()):
+            number[column] = ALL
+        elif bool(columns[:, column].any()):
+            kept.append(column)
+            number[column] = len(kept)
+    return columns[:, kept], number[place]
+
+
+def with_constant(z: Tensor) -> Tensor:
+    """(n, d + 1) float64: features and a constant 1."""
+    return torch.cat([z.to(torch.float64), torch.ones(len(z), 1, dtype=torch.float64)], 1)
+
+
+def pack(gram: Tensor) -> Tensor:
+    """The lower triangle of a symmetric matrix, row by row."""
+    rows, columns = torch.tril_indices(len(gram), len(gram)).unbind()
+    return gram[rows, columns]
+
+
+def unpack(triangle: Tensor) -> Tensor:
+    """The symmetric matrix of a packed triangle."""
+    width = side(triangle.numel())
+    rows, columns = torch.tril_indices(width, width).unbind()
+    gram = torch.zeros(width, width, dtype=triangle.dtype)
+    gram[rows, columns] = triangle
+    gram[columns, rows] = triangle
+    return gram
+
+
+def side(numbers: int) -> int:
+    """The number of rows of the matrix whose triangle has so many numbers."""
+    return (math.isqrt(8 * numbers + 1) - 1) // 2
+
+
+def total(clients: Sequence[Arrays]) -> Arrays:
+    """The sums of all clients together, in the form of one client's sums.
+
+    Clients are added in the order given. A client leaves by being left out: the result is then, to the bit, the one of
+    the others alone. So a server keeps the sums of each client and adds them again.
+    """
+    which = torch.stack([client["which"] for client in clients])  # (clients, C)
+    recipes: dict[tuple[int, ...], int] = {(ALL,) * len(clients): ALL}
+    place = torch.full((which.shape[1],), NONE)
+    for c in range(which.shape[1]):
+        recipe = tuple(which[:, c].tolist())
+        if any(gram != NONE for gram in recipe):
+            place[c] = recipes.setdefault(recipe, len(recipes))
+    grams = torch.zeros(len(recipes), clients[0]["grams"].shape[1], dtype=torch.float64)
+    class_sums = torch.zeros_like(clients[0]["class_sums"])
+    for m, client in enumerate(clients):
+        class_sums += client["class_sums"]
+        for recipe, row in recipes.items():
+            if recipe[m] != NONE:
+                grams[row] += client["grams"][recipe[m]]
+    return {"grams": grams, "which": place, "class_sums": class_sums}
+
+
+def total_of_all_rows(clients: Sequence[Arrays]) -> Arrays:
+    """The part of `total` that solutions need in which unknown entries count like known ones."""
+    grams, class_sums = torch.zeros_like(clients[0]["grams"][:1]), torch.zeros_like(clients[0]["class_sums"])
+    for client in clients:
+        grams += client["grams"][:1]
+        class_sums += client["class_sums"]
+    return {"grams": grams, "which": torch.full((len(class_sums),), ALL), "class_sums": class_sums}
+
+
+def reject_reason(client: Mapping[str, Tensor], dim: int | None = None, classes: int | None = None) -> Reason | None:
+    """Why the sums of a client cannot come from rows of norm at most 1; None if they can.
+
+    Without `dim` and `classes`, those of `class_sums` are taken, whose shape has been checked then.
+    """
+    grams, which, class_sums = client.get("grams"), client.get("which"), client.get("class_sums")
+    if grams is None or which is None or class_sums is None:
+        return Reason.SHAPE
+    classes = len(class_sums) if classes is None else classes
+    width = class_sums.shape[-1] if dim is None else dim + 1
+    fits = grams.dim() == 2 and len(grams) > 0 and grams.shape[1] == width * (width + 1) // 2
+    if not fits or class_sums.shape != (classes, width) or which.shape != (classes,):
+        return Reason.SHAPE
+    if which.is_floating_point() or bool((which < NONE).any()) or bool((which >= len(grams)).any()):
+        return Reason.SHAPE
+    if not bool(grams.isfinite().all()) or not bool(class_sums.isfinite().all()):
+        return Reason.NOT_FINITE
+    matrices = [unpack(gram.to(torch.float64)) for gram in grams]
+    if not _bounded(matrices, which, class_sums.to(torch.float64)):
+        return Reason.TOO_LARGE
+    # the rows in which a class is unknown have a Gram matrix too; with both parts, their sum is positive
+    parts = [part for gram in matrices[1:] for part in (gram, matrices[ALL] - gram)]
+    every = parts or matrices
+    return None if all(map(_positive, every)) else Reason.NOT_POSITIVE
+
+
+def _bounded(matrices: Sequence[Tensor], which: Tensor, class_sums: Tensor) -> bool:
+    """With |z| <= 1: trace <= rows, no more known rows than rows, |sum of a class| <= its count <= known rows."""
+    counts = torch.stack([gram[-1, -1] for gram in matrices])
+    traces = torch.stack([gram.diagonal()[:-1].sum() for gram in matrices])
+    most = counts * (1 + SLACK) + SLACK
+    positives = class_sums[:, -1]
+    known = torch.where(which == NONE, 0.0, most[which.clamp(min=0)])
+    lengths = class_sums[:, :-1].norm(dim=1)
+    return bool(
+        (traces <= most).all()
+        and (counts >= 0).all()
+        and (counts <= most[ALL]).all()
+        and (positives >= -SLACK).all()
+        and (positives <= known).all()
+        and (lengths <= positives * (1 + SLACK) + SLACK).all()
+    )
+
+
+def _positive(gram: Tensor) -> bool:
+    """Whether a symmetric matrix has no negative eigenvalue beyond rounding. Single precision halves the time."""
+    shifted = gram.float()
+    shifted.diagonal().add_(JITTER * max(float(gram.diagonal().abs().max()), 1e-6))
+    return int(torch.linalg.cholesky_ex(shifted).info) == 0
