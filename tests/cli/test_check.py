@@ -42,7 +42,7 @@ def said(capsys: pytest.CaptureFixture[str]) -> str:
 def test_check_shows_who_annotates_what_and_what_to_look_at(notes: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert fedalign("check", notes) == 0
     shown = capsys.readouterr()
-    assert "2 parties, 77 rows of text, 5 classes, one class a row" in shown.out
+    assert "2 parties, 77 rows of text, 5 classes, one class per row" in shown.out
     lines = {line.split("  ")[0].strip(): line.split() for line in shown.out.splitlines()}
     assert lines["north"][-5:] == ["40", "0", "10", "3", "of"] or lines["north"][2:] == [
         "40",
@@ -54,7 +54,7 @@ def test_check_shows_who_annotates_what_and_what_to_look_at(notes: Path, capsys:
     ]
     assert lines["asthma"][-2:] == ["10/20/10", "9/27/0"]
     assert lines["eczema"][-2:] == ["-", "9/27/0"]
-    assert "near: 'common cold' and 'common colds' (same words)" in shown.out
+    assert "similar: 'common cold' and 'common colds' (same words)" in shown.out
     assert "one class, spelt differently: 'Influenza' (north), 'influenza' (south)" in shown.err
     assert "annotated by one party only: common cold, common colds, eczema" in shown.err
     assert "south.jsonl: one row is empty and left out (row 37)" in shown.err
@@ -109,7 +109,7 @@ def test_what_stops_training_is_an_error_with_its_place_and_the_rest_is_still_sh
     assert "error: east.csv, row 3: has 3 cells where the header has 2" in shown.err
     assert "asthma" in shown.out
     assert "2 errors: training would stop" in shown.out
-    assert "after mending the errors" in shown.out.splitlines()[-1]
+    assert "after fixing the errors" in shown.out.splitlines()[-1]
 
 
 def test_many_problems_of_one_kind_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -139,7 +139,7 @@ def test_fifty_classes_and_many_parties_fit_in_eighty_columns(
         write(place / f"clinic_number_{party}.csv", {"note": WORDS * 30, "finding": (own * 8)[:120]})
     assert fedalign("check", place, "--label", "finding", "--text", "note") == 0
     shown = capsys.readouterr().out
-    table = shown[: shown.index("near:")] if "near:" in shown else shown
+    table = shown[: shown.index("similar:")] if "similar:" in shown else shown
     for name in names:
         assert name in table
     assert max(len(line) for line in table.splitlines() if not line.startswith("guessed")) <= 80
@@ -151,7 +151,7 @@ def test_fifty_classes_and_many_parties_fit_in_eighty_columns(
     [
         (["check", "none"], "there is no file or folder none"),
         (["check", "r8.toml"], "r8.toml reads the data set r8; check is for your own files"),
-        (["check", "mine.toml", "--label", "x"], "says itself which columns hold what"),
+        (["check", "mine.toml", "--label", "x"], "states which columns hold what"),
         (["init", "mine.toml"], "is a TOML already; run it with `fedalign run mine.toml`"),
         (["init", "empty"], "empty holds no CSV, TSV, JSONL, Parquet or NPZ file"),
         (["init", "one.csv"], "cannot tell which column names the party; add --client COLUMN (there are x, word, y)"),

@@ -88,7 +88,7 @@ def test_mimic3_is_explained_step_by_step(nothing: Path, capsys: pytest.CaptureF
     for word in ("https://physionet.org/content/mimiciii/", "data use agreement", "train_50.csv", "ICD9_descriptions"):
         assert word in said
     assert str(nothing / "mimic3") in said
-    assert said.splitlines()[-1] == "error: mimic3 cannot be fetched for you; take the steps above"
+    assert said.splitlines()[-1] == "error: mimic3 cannot be downloaded automatically; follow the steps above"
     assert max(len(line) for line in said.splitlines() if str(nothing) not in line) <= 80
 
 
@@ -146,7 +146,7 @@ def test_describing_a_setting_of_one_s_own_has_no_paper_beside_it(capsys: pytest
     shown = capsys.readouterr()
     assert "paper" not in shown.out
     assert "seed 3" in shown.out
-    assert "nobody annotates" in shown.err
+    assert "no client annotates" in shown.err
 
 
 def test_table_1_is_the_papers() -> None:

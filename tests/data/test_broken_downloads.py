@@ -147,8 +147,8 @@ def test_a_file_of_another_data_set_is_refused(folder: Path) -> None:
 
 def test_a_truncated_gzip_is_named(folder: Path) -> None:
     data = first_file(folder, "extrasensory").read_bytes()
-    assert "is not a whole gzip file" in complaint(folder, "extrasensory", data[:-200])
-    assert "is not a whole gzip file" in complaint(folder, "extrasensory", gzip.decompress(data))
+    assert "is not a complete gzip file" in complaint(folder, "extrasensory", data[:-200])
+    assert "is not a complete gzip file" in complaint(folder, "extrasensory", gzip.decompress(data))
     flipped = bytearray(data)
     flipped[len(data) // 2] ^= 0xFF
     complaint(folder, "extrasensory", bytes(flipped))
@@ -247,7 +247,7 @@ def test_strange_files_among_abstracts_and_segments_are_named(tmp_path: Path) ->
 
     assert "is no abstract of OHSUMED" in said("ohsumed", root / "training" / "C01" / "readme.txt", "words")
     other = next(path for path in root.rglob("test/*/0000001"))
-    assert "one name but different texts" in said("ohsumed", root / "test" / "C22" / other.name, "other words")
+    assert "the same name but different texts" in said("ohsumed", root / "test" / "C22" / other.name, "other words")
     assert "holds no words" in said("ohsumed", root / "training" / "C01" / "9999999", "a b c")
     assert "C24 is no class folder" in said("ohsumed", root / "test" / "C24", "a file")
     load(tmp_path, "ohsumed")

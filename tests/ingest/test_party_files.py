@@ -260,11 +260,11 @@ def test_a_counted_vocabulary_keeps_rare_words_and_words_of_one_party_at_home(tm
     path = write(tmp_path / "a.csv", a)
     reading = Files(text="note", label="k").reading()
     how = {"vocabulary": "counted", "min_count": 2, "min_clients": 2}
-    told = offer("a", read_all_of(path, reading), ["x", "y"], "single", how)
-    assert told.words == {"flu": 3}  # smith and cough do not leave the party
+    reported = offer("a", read_all_of(path, reading), ["x", "y"], "single", how)
+    assert reported.words == {"flu": 3}  # smith and cough do not leave the party
     assert shared_vocabulary([{"flu": 3, "rash": 5}, {"flu": 2}, {"rash": 1}], 2) == ("rash", "flu")
     with pytest.raises(UserError, match=r"no word is used 2 times by each of 2 parties; lower dataset.min_count"):
-        agree([told], how)
+        agree([reported], how)
 
 
 def read_all_of(path: Path, reading: Any) -> Any:
@@ -276,8 +276,8 @@ def read_all_of(path: Path, reading: Any) -> Any:
 def test_hashed_words_need_nothing_from_a_party(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", NOTES)
     reading = Files(text="note", label="kind").reading()
-    told = offer("a", read_all_of(path, reading), ["car"], "single", {})
-    assert json.loads(told.model_dump_json(exclude_none=True)) == {
+    reported = offer("a", read_all_of(path, reading), ["car"], "single", {})
+    assert json.loads(reported.model_dump_json(exclude_none=True)) == {
         "party": "a",
         "task": "single",
         "kind": "text",
@@ -299,8 +299,8 @@ def test_a_party_alone_reads_its_file_as_the_simulation_does(tmp_path: Path) -> 
         alone = Files(parties={name: str(place / f"{name}.csv")}, features="all", label="k")
         (held,) = alone.read(alone.reading())
         divided = alone.divided(held)
-        told = offer(name, divided.train, divided.classes, "single", alone.preparation)
-        offers.append(Offer.model_validate_json(told.model_dump_json()))
+        reported = offer(name, divided.train, divided.classes, "single", alone.preparation)
+        offers.append(Offer.model_validate_json(reported.model_dump_json()))
     agreed, _ = agree(offers, {})
     agreed = Agreement.model_validate_json(agreed.model_dump_json())
     assert agreed.inputs == whole.inputs

@@ -1,4 +1,4 @@
-"""fedalign check: what a person's files hold, before anything is trained."""
+"""fedalign check: validates a user's files before training."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
-from fedalign.errors import UserError
+from fedalign.cli._check_tables import print_classes, print_parties
+from fedalign.errors import UserError, printable
 from fedalign.runs.display import note, output, screen, suggest
 
 if TYPE_CHECKING:
@@ -23,28 +24,31 @@ ORDER = 3
 
 def command(
     path: Annotated[Path, typer.Argument(metavar="FOLDER|FILE|FILE.toml", help="The files, or the TOML of a run.")],
-    label: Annotated[str, typer.Option(help="Column with one class name a row.")] = "",
-    labels: Annotated[str, typer.Option(help="Column with several class names a row.")] = "",
+    label: Annotated[str, typer.Option(help="Column with one class name per row.")] = "",
+    labels: Annotated[str, typer.Option(help="Column with several class names per row.")] = "",
     text: Annotated[str, typer.Option(help="Column with the text.")] = "",
-    client: Annotated[str, typer.Option(help="Column with the party, in one file for all.")] = "",
+    client: Annotated[str, typer.Option(help="Column with the party, if all parties are in one file.")] = "",
     write_aliases: Annotated[
-        Path | None, typer.Option(help="Write near-identical names to this TOML, for you to decide on.")
+        Path | None, typer.Option(help="Write similar names to this TOML, for you to decide on.")
     ] = None,
     what_leaves: Annotated[
-        bool, typer.Option("--what-leaves", help="For a party's own file: all that a run would send from this machine.")
+        bool,
+        typer.Option("--what-leaves", help="For one party's file: everything that a run would send from this machine."),
     ] = False,
     config: Annotated[
-        Path | None, typer.Option(help="With --what-leaves: the run's configuration, from whoever runs the server.")
+        Path | None, typer.Option(help="With --what-leaves: the run's configuration, from the operators of the server.")
     ] = None,
-    party: Annotated[str, typer.Option(help="With --what-leaves: the party's name, if it is not its file's.")] = "",
+    party: Annotated[
+        str, typer.Option(help="With --what-leaves: the party's name, if it differs from its file's.")
+    ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON for a program.")] = False,
 ) -> None:
-    """Show who annotates what, and what is wrong with the files; nothing is trained."""
+    """Show who annotates what, and report problems in the files; nothing is trained."""
     from fedalign.ingest import validate
     from fedalign.labels.choose import choose_source
 
     if what_leaves or config is not None:
-        tell_what_leaves(path, config, party, as_json)
+        show_what_leaves(path, config, party, as_json)
         return
     hints = {"label": label, "labels": labels, "text": text, "client": client}
     if write_aliases is not None and (write_aliases.exists() or write_aliases.suffix != ".toml"):
@@ -81,7 +85,7 @@ def files_of(path: Path, hints: dict[str, str]) -> tuple[Files, Any, Any, str]:
     toml = own if own.is_file() and not any(hints.values()) else path
     if toml.suffix == ".toml":
         if any(hints.values()):
-            raise UserError(f"{path} says itself which columns hold what; leave out --label and its like")
+            raise UserError(f"{path} states which columns hold what; leave out --label and similar options")
         settings = config.load(str(toml))
         if settings.dataset.name != "files":
             raise UserError(f"{toml} reads the data set {settings.dataset.name}; check is for your own files")
@@ -90,22 +94,22 @@ def files_of(path: Path, hints: dict[str, str]) -> tuple[Files, Any, Any, str]:
         return files, encoder, settings.labels, f"settings: {toml}"
     detected = detect(path, hints)
     columns = {key: value for key, value in detected.options.items() if key not in ("path", "test_file", "aliases")}
-    said = ", ".join(
+    found = ", ".join(
         f"{key} = {value if isinstance(value, str) else ', '.join(value)}" for key, value in columns.items()
     )
-    return registry.build("datasets", "files", detected.options), None, Labels(source="auto"), f"guessed: {said}"
+    return registry.build("datasets", "files", detected.options), None, Labels(source="auto"), f"guessed: {found}"
 
 
-def tell_what_leaves(path: Path, given: Path | None, party: str, as_json: bool) -> None:
+def show_what_leaves(path: Path, given: Path | None, party: str, as_json: bool) -> None:
     from fedalign import config
     from fedalign.flower.preview import preview
     from fedalign.system.files import stem
 
     if path.suffix == ".toml" or not path.is_file():
-        raise UserError(f"{path} is no party's file; --what-leaves is for one, such as clinic.csv")
+        raise UserError(f"{path} is not a party's file; --what-leaves reads one such file, for example clinic.csv")
     toml = given or path.parent / config.OWN
     if not toml.is_file():
-        raise UserError("add --config FILE.toml, the run's configuration that the server's people gave you")
+        raise UserError("add --config FILE.toml, the run's configuration that the operators of the server gave you")
     settings = config.load(str(toml))
     if settings.dataset.name != "files":
         raise UserError(f"{toml} reads the data set {settings.dataset.name}; --what-leaves is for your own files")
@@ -115,18 +119,20 @@ def tell_what_leaves(path: Path, given: Path | None, party: str, as_json: bool) 
         print_json(found.table(), ok=True)
     else:
         print_leaving(found, path)
-        beside = f"fedalign check {shlex.quote(str(path.parent))}"
-        suggest(beside if given is None else "fedalign deploy check --server HOST:PORT")
+        folder = f"fedalign check {shlex.quote(str(path.parent))}"
+        suggest(folder if given is None else "fedalign deploy check --server HOST:PORT")
 
 
 def print_leaving(found: Preview, path: Path) -> None:
     from fedalign.flower.preview import CAVEATS, NEVER
 
     offer = found.offer
-    output.print(f"[bold]What leaves this machine when {escape(shown(path.name))} takes part[/]", soft_wrap=True)
+    output.print(f"[bold]What leaves this machine when {escape(printable(path.name))} takes part[/]", soft_wrap=True)
     output.print("\n[bold]Once, before the first round[/]")
-    output.print(f"  the party's name, by default that of its file: {escape(shown(offer.party))}", soft_wrap=True)
-    output.print(f"  the names of what it annotates: {escape(', '.join(map(shown, offer.classes)))}", soft_wrap=True)
+    output.print(f"  the party's name, by default that of its file: {escape(printable(offer.party))}", soft_wrap=True)
+    output.print(
+        f"  the names of the classes it annotates: {escape(', '.join(map(printable, offer.classes)))}", soft_wrap=True
+    )
     output.print(f"  what a row is ({offer.kind}) and whether it has one class or several ({offer.task})")
     for sentence in offer.input.describe_offer(offer):
         output.print(f"  {escape(sentence)}")
@@ -137,7 +143,7 @@ def print_leaving(found: Preview, path: Path) -> None:
                 shape = " x ".join(map(str, value.shape)) or "1"
                 output.print(f"  {escape(name + group)}: {shape}", soft_wrap=True)
         output.print(f"  the number of its labelled training rows ({found.num_examples:,}), and its classes")
-    output.print(f"  classes of other parties add a row each to the arrays with {found.classes} rows")
+    output.print(f"  each class of another party adds one row to the arrays with {found.classes} rows")
     when = "After each round, and at the end" if found.every_round_counts else "When the server asks for scores"
     output.print(f"\n[bold]{when}[/]")
     for part, size in found.counts.items():
@@ -151,7 +157,7 @@ def print_leaving(found: Preview, path: Path) -> None:
     for sentence in CAVEATS:
         output.print(f"  {sentence}", soft_wrap=True)
     output.print(
-        "\nEvery message is noted with sizes and hashes in receipt.jsonl of the memory folder.", soft_wrap=True
+        "\nEvery message is recorded with sizes and hashes in receipt.jsonl of the memory folder.", soft_wrap=True
     )
 
 
@@ -169,16 +175,16 @@ def next_command(path: Path, found: ValidationReport, hints: dict[str, str]) -> 
 
     options = "".join(f" --{key} {shlex.quote(value)}" for key, value in hints.items() if value)
     if not found.trainable:
-        return f"fedalign check {shlex.quote(str(path))}{options}   (after mending the errors)"
+        return f"fedalign check {shlex.quote(str(path))}{options}   (after fixing the errors)"
     toml = path if path.suffix == ".toml" else path / OWN
     if toml.is_file() and not options:
         return f"fedalign run {shlex.quote(str(toml))}"
-    other = f" --out {shlex.quote(str(path / 'other.toml'))}" if toml.is_file() else ""  # init overwrites nothing
+    other = f" --out {shlex.quote(str(path / 'other.toml'))}" if toml.is_file() else ""  # init never overwrites a file
     return f"fedalign init {shlex.quote(str(path))}{options}{other}"
 
 
 def print_json(data: dict[str, Any], ok: bool) -> None:
-    """One object on standard output, the same outer form whatever happened."""
+    """Prints one JSON object; its outer form is the same for results and errors."""
     import fedalign
 
     typer.echo(json.dumps({"ok": ok, "command": "check", "version": fedalign.__version__, "data": data}, indent=1))
@@ -188,8 +194,9 @@ def print_json(data: dict[str, Any], ok: bool) -> None:
 
 
 def print_survey(found: ValidationReport, how: str) -> None:
+    """Prints everything that was found; `how` says where the settings come from."""
     rows = sum(party.rows for party in found.parties)
-    shape = "one class a row" if found.task == "single" else "any number of classes a row"
+    shape = "one class per row" if found.task == "single" else "any number of classes per row"
     output.print(
         f"{len(found.parties)} parties, {rows:,} rows of {found.kind}, {len(found.names)} classes, {shape}"
         + (f"; {found.test_rows:,} test rows" if found.test_rows else ""),
@@ -201,12 +208,12 @@ def print_survey(found: ValidationReport, how: str) -> None:
     if found.names:
         print_classes(found)
     for pair in found.near[:20]:
-        names = f"'{escape(shown(pair.first))}' and '{escape(shown(pair.second))}'"
-        output.print(f"[yellow]near:[/] {names} ({pair.reason})", soft_wrap=True)
+        names = f"'{escape(printable(pair.first))}' and '{escape(printable(pair.second))}'"
+        output.print(f"[yellow]similar:[/] {names} ({pair.reason})", soft_wrap=True)
     if found.near:
         more = f"{len(found.near) - 20} more pairs; " if len(found.near) > 20 else ""
         output.print(
-            f"[yellow]near:[/] {more}each is a class of its own unless you join them: --write-aliases FILE.toml"
+            f"[yellow]similar:[/] {more}each is a separate class unless you join them: --write-aliases FILE.toml"
         )
     errors = [finding for finding in found.findings if finding.level == "error"]
     for finding in found.findings:
@@ -215,78 +222,3 @@ def print_survey(found: ValidationReport, how: str) -> None:
     for finding in errors:
         screen.print(f"[bold red]error:[/] {escape(finding.message)}")
     output.print("ready to train" if found.trainable else f"{len(errors)} errors: training would stop", style="bold")
-
-
-def print_parties(found: ValidationReport) -> None:
-    from rich.table import Table
-
-    table = Table(box=None, padding=(0, 1), pad_edge=False)
-    table.add_column("party", overflow="fold", max_width=20)
-    table.add_column("file", overflow="fold", max_width=26)
-    for column in ("rows", "empty", "unlabelled", "annotates"):
-        table.add_column(column, justify="right", no_wrap=True)
-    for party in found.parties:
-        owned = f"{len(party.classes)} of {len(found.names)}"
-        cells = [f"{count:,}" for count in (party.rows, party.empty, party.unlabelled)]
-        table.add_row(escape(shown(party.name)), escape(shown(party.file)), *cells, owned)
-    output.print(table)
-
-
-def print_classes(found: ValidationReport) -> None:
-    """Who annotates what: a column a party where that fits on the screen, else a line with the parties' names."""
-    names = [shown(party.name) for party in found.parties]
-    cells = [
-        [short(found.counts[m, c]) if found.owned[m, c] else "-" for m in range(len(names))]
-        for c in range(len(found.names))
-    ]
-    widths = [max(len(name), *(len(row[m]) for row in cells)) + 2 for m, name in enumerate(names)]
-    first = min(max(len(shown(name)) for name in found.names), 30)
-    if first + sum(widths) <= output.width:
-        print_matrix(found, names, cells, first)
-    else:
-        print_owners(found, names)
-
-
-def print_matrix(found: ValidationReport, names: list[str], cells: list[list[str]], first: int) -> None:
-    from rich.table import Table
-
-    table = Table(box=None, padding=(0, 1), pad_edge=False, title="yes / no / not looked at", title_justify="left")
-    table.add_column("class", overflow="fold", width=first)
-    for name in names:
-        table.add_column(escape(name), justify="right", no_wrap=True)
-    for name, row in zip(found.names, cells, strict=True):
-        table.add_row(escape(shown(name)), *row)
-    output.print(table)
-
-
-def print_owners(found: ValidationReport, names: list[str]) -> None:
-    from rich.table import Table
-
-    table = Table(box=None, padding=(0, 1), pad_edge=False, title="rows of those who annotate it", title_justify="left")
-    table.add_column("class", overflow="fold", max_width=28)
-    for column in ("yes", "no", "not looked at"):
-        table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("annotated by", overflow="fold")
-    for c, name in enumerate(found.names):
-        owners = [names[m] for m in range(len(names)) if found.owned[m, c]]
-        who = ", ".join(owners[:3]) + (f" and {len(owners) - 3} more" if len(owners) > 3 else "")
-        counts = [f"{count:,}" for count in found.counts[:, c].sum(0).tolist()]
-        table.add_row(escape(shown(name)), *counts, escape(who))
-    output.print(table)
-
-
-def shown(text: str, limit: int = 40) -> str:
-    from fedalign.ingest.formats import printable
-
-    return printable(text, limit)
-
-
-def short(counts: Any) -> str:
-    """`120/380/-`, thousands as 1.2k."""
-    return "/".join(_short(int(count)) for count in counts)
-
-
-def _short(count: int) -> str:
-    if count < 10_000:
-        return str(count)
-    return f"{count / 1000:.0f}k" if count < 1_000_000 else f"{count / 1e6:.1f}M"

@@ -1,4 +1,4 @@
-"""fedalign datasets: what there is, what is here, how to get the rest, and what a preset makes of it."""
+"""fedalign datasets: lists, downloads and describes public data sets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 ORDER = 5
 group = typer.Typer(
-    invoke_without_command=True, help="List the data sets, get them, and describe how presets divide them."
+    invoke_without_command=True, help="List data sets, download them, and describe how presets divide them."
 )
 
 
@@ -37,7 +37,7 @@ def table(context: typer.Context) -> None:
         kind = registry.find("datasets", name)
         about = kind.about
         here = kind().present(folder)
-        # a few short lines each: a table of seven columns would fold words on an ordinary terminal
+        # a few short lines each: a table of seven columns would break words in a narrow terminal
         lines = [
             f"[bold]{name}[/]  [green]here[/]" if here else f"[bold]{name}[/]  not here",
             f"  {about.title} ({about.task})",
@@ -53,12 +53,13 @@ def table(context: typer.Context) -> None:
 
 @group.command()
 def fetch(
-    name: Annotated[str, typer.Argument(help="A name of the list that `fedalign datasets` prints.")],
+    name: Annotated[str, typer.Argument(help="A name from the list that `fedalign datasets` prints.")],
     source: Annotated[
-        str, typer.Option("--from", metavar="FILE|URL", help="An archive of your own instead of the owners' address.")
+        str,
+        typer.Option("--from", metavar="FILE|URL", help="Your own copy of the archive instead of the owners' address."),
     ] = "",
 ) -> None:
-    """Download a data set, going on where an earlier attempt stopped, or explain how to get it."""
+    """Download a data set, resuming an interrupted download, or explain how to get it."""
     from fedalign import registry
     from fedalign.data.downloads import data_folder, fetch_archive
 
@@ -80,7 +81,7 @@ def fetch(
             note(f"the owners publish no checksum (SHA-256 here: {digest}); the files are checked when they are read")
     elif hasattr(kind, "steps"):
         screen.print(escape(kind.steps(folder)))
-        raise UserError(f"{name} cannot be fetched for you; take the steps above")
+        raise UserError(f"{name} cannot be downloaded automatically; follow the steps above")
     else:
         kind().fetch(folder)
     from fedalign import config
@@ -91,7 +92,7 @@ def fetch(
 
 @contextmanager
 def downloading(name: str) -> Iterator[Progress]:
-    """A bar with rate and time left in a terminal, a line each tenth elsewhere."""
+    """A progress bar in a terminal; elsewhere one line per tenth."""
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
     columns = (TextColumn(f"[bold]{name}[/]"), BarColumn(bar_width=24), DownloadColumn(), TransferSpeedColumn())
@@ -137,9 +138,9 @@ def describe(
     for title, key, form in (
         ("classes", "classes", "d"),
         ("clients", "clients", "d"),
-        ("training rows of a client, mean", "rows", ",.1f"),
-        ("classes of a client, mean", "classes_per_client", ".2f"),
-        ("smallest class by largest", "imbalance", ".4f"),
+        ("training rows per client, mean", "rows", ",.1f"),
+        ("classes per client, mean", "classes_per_client", ".2f"),
+        ("smallest class / largest class", "imbalance", ".4f"),
     ):
         found = [getattr(row, key) for row in (ours, theirs) if row is not None]
         shown.add_row(title, *("-" if value is None else format(value, form) for value in found))
@@ -157,8 +158,10 @@ def describe(
         clients.add_row(escape(party.name), f"{len(party.train):,}", held, escape(", ".join(names)))
     output.print(clients)
     if data.test is not None:
-        output.print(f"test rows, of nobody: {len(data.test):,}")
+        output.print(f"test rows that belong to no client: {len(data.test):,}")
     nobody = [name for name, n in zip(data.label_names, data.classes.sum(0).tolist(), strict=True) if not n]
     if nobody:
-        note(f"nobody annotates {', '.join(nobody)}; partition.cover = true draws again until somebody does")
+        note(
+            f"no client annotates {', '.join(nobody)}; with partition.cover = true the draw is repeated until one does"
+        )
     suggest("fedalign run", source)

@@ -1,4 +1,4 @@
-"""fedalign init: a commented TOML from what a person's files look like."""
+"""fedalign init: writes a commented TOML for a user's files."""
 
 from __future__ import annotations
 
@@ -20,27 +20,29 @@ if TYPE_CHECKING:
 
 ORDER = 2
 ABOUT = {
-    "path": "a folder with one file a party, or one file",
+    "path": "a folder with one file per party, or one file",
     "client": "the column that names the party",
     "test_file": "rows with all classes that belong to no party",
     "aliases": "other names of classes",
     "label": "the column with the class name; empty: not looked at",
     "labels": "the column with the class names; empty: not looked at",
     "separator": "between the names",
-    "label_prefix": "columns that begin so are classes: 1 or yes, 0 or no, empty not looked at",
+    "label_prefix": "columns whose names begin like this are classes: 1 or yes, 0 or no, empty not looked at",
 }
 
 
 def command(
-    path: Annotated[Path, typer.Argument(metavar="FOLDER|FILE", help="A folder with a file a party, or one file.")],
+    path: Annotated[Path, typer.Argument(metavar="FOLDER|FILE", help="A folder with one file per party, or one file.")],
     out: Annotated[
         Path | None,
-        typer.Option(help="The TOML to write, never over another; default fedalign.toml, in FOLDER if it is one."),
+        typer.Option(
+            help="The TOML to write, never over an existing file; default fedalign.toml, in FOLDER if it is one."
+        ),
     ] = None,
-    label: Annotated[str, typer.Option(help="Column with one class name a row.")] = "",
-    labels: Annotated[str, typer.Option(help="Column with several class names a row.")] = "",
+    label: Annotated[str, typer.Option(help="Column with one class name per row.")] = "",
+    labels: Annotated[str, typer.Option(help="Column with several class names per row.")] = "",
     text: Annotated[str, typer.Option(help="Column with the text.")] = "",
-    client: Annotated[str, typer.Option(help="Column with the party, in one file for all.")] = "",
+    client: Annotated[str, typer.Option(help="Column with the party, if all parties are in one file.")] = "",
 ) -> None:
     """Write a commented TOML for your own files."""
     from fedalign.config import OWN
@@ -69,7 +71,7 @@ def command(
 
 
 def written(detected: Detected, path: Path, out: Path) -> str:
-    """The file: what was found, and the settings a person is likeliest to change."""
+    """The TOML: what was found, and the settings that users change most often."""
     options = dict(detected.options)
     for key in ("path", "test_file", "aliases"):
         if key in options:
@@ -81,7 +83,7 @@ def written(detected: Detected, path: Path, out: Path) -> str:
         line("name", name),
         line("seed", 1),
         line("rounds", 30),
-        "# parties that train in a round",
+        "# parties that train in each round",
         line("clients_per_round", min(detected.parties, 10)),
         "",
         "[dataset]",
@@ -94,11 +96,14 @@ def written(detected: Detected, path: Path, out: Path) -> str:
     lines += _label_choices(detected) + _input_choices(detected)
     if "test_file" not in options:
         lines += ["# share of each party's rows kept for testing; or test_file = ...", line("test", 0.2)]
-    lines += ["# share of each party's other rows, to see how training goes", line("validation", 0.1)]
+    lines += ["# share of each party's other rows, to follow training", line("validation", 0.1)]
     if "aliases" not in options:
-        lines += ["# names to join; fedalign check --write-aliases proposes some", '# aliases = "aliases.toml"']
+        lines += [
+            "# other names of classes; fedalign check --write-aliases proposes some",
+            '# aliases = "aliases.toml"',
+        ]
     lines += [
-        "# what a party annotates, where that is more than what occurs in its labels",
+        "# the classes that a party annotates, if more than those in its labels",
         "# [dataset.classes]",
         '# party = ["a class", "another"]',
         "",
@@ -115,7 +120,7 @@ def written(detected: Detected, path: Path, out: Path) -> str:
         *_encoder(detected),
         "",
         "[training]",
-        "# passes over a party's rows in a round",
+        "# passes over a party's rows per round",
         *(line(key, value) for key, value in suggest_settings(detected.kind, detected.rows)["training"].items()),
     ]
     return "\n".join(lines) + "\n"
@@ -151,18 +156,18 @@ def _input_choices(detected: Detected) -> list[str]:
 def _encoder(detected: Detected) -> list[str]:
     values = suggest_settings(detected.kind, detected.rows)["encoder"]
     return [
-        '# or "package.module:Class", any torch.nn.Module of yours',
+        '# or "package.module:Class", your own torch.nn.Module',
         *(line(key, value) for key, value in values.items()),
     ]
 
 
 def remark(text: str) -> str:
-    """A comment, whatever characters the file's names hold."""
+    """A comment line; characters that cannot be printed become ?."""
     return "# " + "".join(c if c.isprintable() else "?" for c in text)
 
 
 def line(key: str, value: Any) -> str:
-    """A TOML line, whatever characters the value holds."""
+    """A TOML line; the value may contain any character."""
     import tomli_w
 
     if isinstance(value, Sequence) and not isinstance(value, str):

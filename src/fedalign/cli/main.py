@@ -49,7 +49,7 @@ def common(
 found = [
     importlib.import_module(f"fedalign.cli.{entry.name}")
     for entry in pkgutil.iter_modules(cli.__path__)
-    if entry.name != "main"
+    if entry.name != "main" and not entry.name.startswith("_")
 ]
 for module in sorted(found, key=lambda module: module.ORDER):
     name = module.__name__.rpartition(".")[2]

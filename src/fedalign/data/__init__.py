@@ -1,4 +1,4 @@
-"""How are public data prepared? Downloads, caches, partitions among clients, and statistics of them.
+"""How are public data prepared? Downloads, caches, partitions among clients, and their statistics.
 
 Imports `inputs`, `types`, `randomness` and `system`.
 """

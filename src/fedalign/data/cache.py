@@ -1,7 +1,7 @@
-"""Prepared data kept beside a fingerprint of its sources, so that slow files are parsed once.
+"""A cache of prepared data with a fingerprint of their sources, so that slow files are parsed once.
 
-What is kept is either whole and of these very sources, or it is made again. Nothing depends on it: where it cannot be
-written, data are prepared anew each time.
+An entry is used only if it is complete and its sources have not changed. If the cache cannot be written, data are
+prepared each time.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from fedalign.system.files import sync_folder
 from fedalign.types import Arrays
 
 FOLDER = "prepared"  # in the data folder
-STALE = 3600  # seconds after which an unfinished file is nobody's
+STALE = 3600  # seconds after which an unfinished file counts as abandoned
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """What a loader made of its source files: arrays, and what does not fit in them as plain JSON values."""
+    """What a loader made of its source files: arrays, and other values as plain JSON."""
 
     arrays: Arrays
     notes: dict[str, Any] = field(default_factory=dict)
@@ -37,13 +37,15 @@ class Prepared:
 
 def prepared(folder: Path, name: str, version: int, sources: Iterable[Path], build: Callable[[], Prepared]) -> Prepared:
     """What `build` makes of the sources, from the data folder's cache if neither they nor `version` changed."""
-    mark = fingerprint(folder, version, sources)  # before reading: a file changed meanwhile is read again next time
+    mark = fingerprint(
+        folder, version, sources
+    )  # before reading, so that a file that changes meanwhile is read next time
     return kept(folder / FOLDER / f"{name}.safetensors", mark, build)
 
 
 def kept(path: Path, mark: str, build: Callable[[], Prepared], private: bool = False) -> Prepared:
-    """What the file holds if it carries this mark, else what `build` makes, which is then kept there; if it is private,
-    for this user's eyes only."""
+    """The contents of the file if it carries this mark, else what `build` returns, which is then stored. Only this user
+    can read a private file."""
     found = _load(path, mark)
     if found is None:
         found = build()
@@ -52,7 +54,7 @@ def kept(path: Path, mark: str, build: Callable[[], Prepared], private: bool = F
 
 
 def fingerprint(folder: Path, version: int | str, sources: Iterable[Path]) -> str:
-    """Of names, sizes and times of change; contents are not read."""
+    """A digest of the files' names, sizes and times of change; contents are not read."""
     digest = hashlib.sha256(str(version).encode())
     for path in sorted(sources):
         state = path.stat()
@@ -69,7 +71,7 @@ def _load(path: Path, mark: str) -> Prepared | None:
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         return Prepared(arrays, json.loads(about["notes"])) if about["crc32"] == _checksum(arrays) else None
     except (OSError, SafetensorError, KeyError, ValueError):
-        return None  # absent or damaged: made again
+        return None  # absent or damaged: prepared anew
 
 
 def _store(path: Path, mark: str, made: Prepared, private: bool) -> None:
@@ -77,7 +79,7 @@ def _store(path: Path, mark: str, made: Prepared, private: bool) -> None:
     part = path.with_name(f".{path.name}.{os.getpid()}.part")  # two runs may prepare the same data at once
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        for left in path.parent.glob(f".{path.name}.*.part"):  # by a process that was killed
+        for left in path.parent.glob(f".{path.name}.*.part"):  # left by a process that was killed
             if left.stat().st_mtime < time.time() - STALE:
                 left.unlink(missing_ok=True)
         try:
@@ -91,7 +93,7 @@ def _store(path: Path, mark: str, made: Prepared, private: bool) -> None:
         finally:
             part.unlink(missing_ok=True)
     except (OSError, SafetensorError):
-        return  # a full disk or a folder of somebody else
+        return  # a full disk, or a folder of another user
 
 
 def _checksum(arrays: Arrays) -> str:

@@ -12,10 +12,10 @@ from fedalign.registry import Section
 class Partition(Section):
     """Which client holds which rows and annotates which classes."""
 
-    # none: the data set brings its clients; centralised: one client with every row and label, the upper line
+    # none: the data set has its own clients; centralised: one client with every row and label, an upper bound
     kind: Literal["random-classes", "category", "centralised", "none"] = "none"
-    clients: int | None = Field(None, ge=1)  # None: one a subject (random-classes) or a category
+    clients: int | None = Field(None, ge=1)  # None: one per subject (random-classes) or per category
     classes_per_client: int = Field(3, ge=1)
     rows: Literal["shuffle", "subject"] = "shuffle"
-    cover: bool = False  # draw again until every class has an owner
+    cover: bool = False  # repeat the draw until every class has an owner
     seed: int | None = Field(None, ge=0)  # None: the run's seed

@@ -1,4 +1,4 @@
-"""How many classes, clients and rows: the columns of the paper's Table 1, for any federation."""
+"""The number of classes, clients and rows: the columns of the paper's Table 1, for any federation."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from fedalign.types import Federation, Pool
 
 @dataclass(frozen=True)
 class PartitionStatistics:
-    """A row of Table 1."""
+    """One row of Table 1."""
 
     classes: int
     clients: int
     rows: float  # training rows of a client, on average
     classes_per_client: float
-    imbalance: float | None  # smallest class by largest
+    imbalance: float | None  # size of the smallest class divided by that of the largest
     remark: str = ""
 
 
 def partition_statistics(data: Federation, pool: Pool | None = None) -> PartitionStatistics:
-    """The statistics of a division. Class sizes are those of the whole pool, which only a simulation knows; without
-    one, of the rows that somebody annotated."""
+    """The statistics of a federation. Class sizes are those of the pool, which only a simulation knows; without a pool,
+    those of the annotated rows."""
     if pool is not None:
         parts = [(pool.train, pool.recording), (pool.test, pool.test_recording)]
         if pool.validation is not None:
@@ -46,7 +46,7 @@ def partition_statistics(data: Federation, pool: Pool | None = None) -> Partitio
 
 
 def published() -> dict[str, PartitionStatistics]:
-    """Table 1 by preset."""
+    """The published Table 1, by preset."""
     text = files("fedalign.paper").joinpath("table1.csv").read_text(encoding="utf-8")
     return {
         row["preset"]: PartitionStatistics(

@@ -1,4 +1,4 @@
-"""Documents as numbers of words, before it is decided which words count: what MIMIC-III and OHSUMED have in common."""
+"""Documents as word numbers, before the vocabulary is chosen: shared by MIMIC-III and OHSUMED."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedalign.types import Examples, Sequences
 
 
 def numbered(documents: Iterable[Iterable[str]]) -> tuple[list[str], Sequences]:
-    """Every word once, and the documents as positions in that list."""
+    """The list of all words, and the documents as positions in it."""
     ids: dict[str, int] = {}
     flat, offsets = array("i"), [0]
     for document in documents:
@@ -33,8 +33,8 @@ def limited(
     max_tokens: int,
     left_out: Iterable[str] = (),
 ) -> tuple[Text, Sequences]:
-    """The documents' first `max_tokens` words as token ids; words rarer than `min_count` in what is read of the
-    training documents are one unknown token. Words left out are not in the documents, and new texts lose them too."""
+    """The documents' first `max_tokens` words as token ids. Words that occur less than `min_count` times in the part of
+    the training documents that is read become one unknown token. `left_out` words are also removed from new texts."""
     documents = documents.truncated(max_tokens)
     counts = torch.bincount(documents.take(train).values, minlength=len(words)).tolist()
     frequent = sorted((i for i, count in enumerate(counts) if count >= min_count), key=lambda i: (-counts[i], words[i]))
@@ -50,6 +50,7 @@ def limited(
 
 
 def examples(documents: Sequences, y: Tensor, rows: Tensor) -> Examples:
+    """The chosen documents with all their labels known."""
     labels = y[rows].float()
     everything = torch.ones(y.shape[1], dtype=torch.bool)
     return Examples(documents.take(rows), labels, torch.ones_like(labels, dtype=torch.bool), everything)

@@ -1,4 +1,4 @@
-"""Windows of recordings, each showing one activity of one person: what PAMAP2 and DSADS have in common."""
+"""Windows of recordings, each of one activity of one person: shared by PAMAP2 and DSADS."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from fedalign.randomness import numpy_generator
 from fedalign.types import Arrays, Examples, Pool, Sequences
 
 Split = Literal["random", "block"]
-TEST, VALIDATION = 0.2, 0.25  # of a person's windows, and of those that are left
+TEST, VALIDATION = 0.2, 0.25  # share of a person's windows, and of the remaining ones
 
 
 def pool(windows: Arrays, names: Sequence[str], columns: Sequence[str], split: Split, seed: int, note: str) -> Pool:
-    """windows: `values` (n, T, F) in order of time, NaN where nothing was measured; `activity` and `person` (n,)."""
+    """The pool of these windows: `values` (n, T, F) in order of time, NaN where nothing was measured; `activity` and
+    `person` (n,)."""
     values, activity, person = windows["values"], windows["activity"], windows["person"]
     parts = divided(activity.numpy(), person.numpy(), split, seed)
     train, held, test = ((parts == part).nonzero().flatten() for part in range(3))
@@ -49,7 +50,7 @@ def pool(windows: Arrays, names: Sequence[str], columns: Sequence[str], split: S
 
 def divided(activity: np.ndarray, person: np.ndarray, split: Split, seed: int) -> Tensor:
     """(n,) 0 train, 1 validation, 2 test. random: over all windows of a person, as published, so that neighbours in
-    time fall on both sides; block: the last of each activity are tested on, those before them are held aside."""
+    time fall into different parts. block: the last windows of each activity are test, those before them validation."""
     parts = np.zeros(len(activity), dtype=np.int64)
     for who in np.unique(person):
         mine = np.flatnonzero(person == who)

@@ -1,4 +1,4 @@
-"""Rows handed over in Python. A run's configuration names them so that resuming says where they must come from."""
+"""Rows given in Python. A run's configuration names this data set, so that resuming can say where rows come from."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from fedalign.types import Federation
 
 @dataclass(frozen=True)
 class Arrays:
-    about: ClassVar[About] = About("Rows handed over in Python", "any", "yours", "yours", "", "Federation.from_arrays")
+    """Rows that are not stored on disk."""
+
+    about: ClassVar[About] = About("Rows given in Python", "any", "yours", "yours", "", "Federation.from_arrays")
 
     def present(self, folder: Path) -> bool:
         return True
@@ -23,7 +25,7 @@ class Arrays:
 
     def load(self, folder: Path) -> Federation:
         raise UserError(
-            "this run's rows were handed over in Python; go on with train(..., resume=True) and the same rows"
+            "this run's rows were given in Python; resume it with train(..., resume=True) and the same rows"
         )
 
 

@@ -1,4 +1,4 @@
-"""DSADS: daily and sports activities under five body-worn units; stands in for PAMAP2 where that is not at hand."""
+"""DSADS: daily and sports activities recorded by five body-worn units; a substitute for PAMAP2."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ NAME = re.compile(r"a(\d\d)/p(\d)/s(\d\d)\.txt$")
 
 @dataclass(frozen=True)
 class Dsads:
-    """Segments of five seconds as published."""
+    """Published segments of five seconds."""
 
     about: ClassVar[About] = About(
         "DSADS, 19 daily and sports activities",
@@ -90,6 +90,7 @@ class Dsads:
 
 
 def read(files: list[Path]) -> Prepared:
+    """All segments with their activity and person."""
     places = [_place(path) for path in files]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         values = list(pool.map(read_segment, files))
@@ -103,7 +104,7 @@ def read(files: list[Path]) -> Prepared:
 
 
 def _place(path: Path) -> tuple[int, int]:
-    """Activity and person, both from 0, as the path says."""
+    """Activity and person, both counted from 0, from the path."""
     found = NAME.search(path.as_posix())
     activity, person = (int(found[1]), int(found[2])) if found else (0, 0)
     if not (1 <= activity <= len(ACTIVITIES) and 1 <= person <= PEOPLE):
@@ -112,7 +113,7 @@ def _place(path: Path) -> tuple[int, int]:
 
 
 def read_segment(path: Path) -> np.ndarray:
-    """(125, 45)"""
+    """One segment: (125, 45)."""
     values = read_numbers(contents(path), path, CHANNELS)
     if len(values) != STEPS:
         raise UserError(f"{path} has {len(values)} lines instead of {STEPS}; get it again")

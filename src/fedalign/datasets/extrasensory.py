@@ -31,7 +31,7 @@ USERS = 60
 FEATURES = 225
 FOLDS = 5
 FIRST_SEED = 4321  # of the paper's five runs; run i tests on fold i
-MISSING = 2  # beside 0 and 1 in a label's state
+MISSING = 2  # the state of a label that is neither 0 nor 1
 # the 51 label columns as published, in the five groups of the paper
 CATEGORIES = {
     "posture": ("LYING_DOWN", "SITTING", "OR_standing", "FIX_walking", "FIX_running", "BICYCLING"),
@@ -54,7 +54,7 @@ CATEGORY = {f"label:{label}": group for group, labels in CATEGORIES.items() for 
 
 @dataclass(frozen=True)
 class ExtraSensory:
-    """Consecutive labelled minutes of a person with the same labels are a recording; rows are pieces of it."""
+    """Consecutive labelled minutes of a person with the same labels form a recording; rows are pieces of it."""
 
     about: ClassVar[About] = About(
         "ExtraSensory, contexts of daily life",
@@ -69,11 +69,13 @@ class ExtraSensory:
         r"(?:^|/)([0-9A-F-]{36}\.features_labels\.csv\.gz)$",
     )
 
-    fold: Annotated[int, Field(ge=0, lt=FOLDS)] | None = None  # the fifth that is tested on; None: by the run's seed
+    fold: Annotated[int, Field(ge=0, lt=FOLDS)] | None = (
+        None  # the fifth that is the test part; None: by the run's seed
+    )
     max_minutes: Annotated[int, Field(ge=1)] = 10  # longer recordings are cut into pieces
     min_recordings: Annotated[int, Field(ge=0)] = 10  # classes need more positive recordings than this
-    validation: Annotated[float, Field(ge=0, lt=1)] = 0.25  # share of the recordings that are not tested on
-    scaling: Literal["train", "test"] = "train"  # test: statistics of test minutes, as the published code takes them
+    validation: Annotated[float, Field(ge=0, lt=1)] = 0.25  # share of the recordings that are not in the test part
+    scaling: Literal["train", "test"] = "train"  # test: statistics of test minutes, as in the published code
 
     def for_seed(self, seed: int) -> ExtraSensory:
         return self if self.fold is not None else replace(self, fold=(seed - FIRST_SEED) % FOLDS)
@@ -131,7 +133,7 @@ class ExtraSensory:
         return "; ".join(found)
 
     def _divided(self, recordings: int) -> list[np.ndarray]:
-        """Numbers of the recordings to train on, to hold aside and to test on."""
+        """Numbers of the recordings for training, validation and test."""
         folds = np.array_split(numpy_generator("extrasensory", "folds").permutation(recordings), FOLDS)
         fold = self.fold or 0
         rest = np.concatenate([part for i, part in enumerate(folds) if i != fold])
@@ -146,7 +148,7 @@ def sources(here: Path) -> list[Path]:
 
 
 def read(files: Sequence[Path]) -> Prepared:
-    """All labelled minutes, and the recordings they form."""
+    """All labelled minutes, and the recordings that they form."""
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         headers = list(pool.map(header, files))
         columns = agreed(files, headers)
@@ -157,7 +159,7 @@ def read(files: Sequence[Path]) -> Prepared:
     minutes = torch.from_numpy(np.concatenate([user[0] for user in users]))
     return Prepared(
         {
-            "minutes": minutes,  # (minutes, F) float32, NaN where a sensor was silent
+            "minutes": minutes,  # (minutes, F) float32, NaN where a sensor gave no value
             "bounds": torch.from_numpy(np.concatenate([[0], np.cumsum(lengths)])),  # (recordings + 1,)
             "state": torch.from_numpy(np.concatenate([user[2] for user in users])),  # (recordings, C) 0, 1 or MISSING
             "user": torch.from_numpy(np.repeat(np.arange(len(users)), [len(user[1]) for user in users])),
@@ -171,7 +173,7 @@ def unpacked(path: Path, limit: int = -1) -> bytes:
         with gzip.open(path) as stream:
             return stream.readline() if limit == 1 else stream.read()
     except (OSError, EOFError, zlib.error) as error:
-        raise UserError(f"{path} is not a whole gzip file ({error}); get it again") from error
+        raise UserError(f"{path} is not a complete gzip file ({error}); get it again") from error
 
 
 def header(path: Path) -> list[str]:
@@ -179,10 +181,10 @@ def header(path: Path) -> list[str]:
 
 
 def agreed(files: Sequence[Path], headers: Sequence[list[str]]) -> list[str]:
-    """The columns of every file: a time, 225 features, the 51 labels and where a label came from."""
+    """The columns of every file: a time, 225 features, the 51 labels and their source."""
     width = 1 + FEATURES + len(CATEGORY) + 1
-    whole = [columns for columns in headers if len(columns) == width]  # they say what the others lack
-    usual = list(Counter(map(tuple, whole or headers)).most_common(1)[0][0])
+    complete = [columns for columns in headers if len(columns) == width]  # from which the others differ
+    usual = list(Counter(map(tuple, complete or headers)).most_common(1)[0][0])
     typical = files[headers.index(usual)]
     for path, columns in zip(files, headers, strict=True):
         if columns[0] != "timestamp":
@@ -221,11 +223,11 @@ def read_user(path: Path, columns: Sequence[str]) -> tuple[np.ndarray, np.ndarra
             "1 is yes, 0 is no, nan is not known"
         )
     state = np.where(np.isnan(labels), MISSING, labels).astype(np.int8)  # (minutes, C)
-    said = (state == 1).any(1)  # minutes without a yes say nothing
-    state = state[said]
+    labelled = (state == 1).any(1)  # minutes without a yes are not used
+    state = state[labelled]
     starts = np.flatnonzero(np.concatenate([[True], (state[1:] != state[:-1]).any(1)])[: len(state)])
     lengths = np.diff(np.concatenate([starts, [len(state)]]))
-    return np.ascontiguousarray(table[said, 1 : 1 + FEATURES]), lengths, state[starts]
+    return np.ascontiguousarray(table[labelled, 1 : 1 + FEATURES]), lengths, state[starts]
 
 
 def pieces(bounds: Tensor, recordings: Tensor, limit: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -245,7 +247,7 @@ def minutes_of(minutes: Tensor, start: Tensor, length: Tensor) -> Tensor:
 
 
 def sample(minutes: Tensor) -> Tensor:
-    """A tenth of the minutes, at least 10,000 or all: what the published code fits its scaling on."""
+    """A tenth of the minutes, at least 10,000 or all: those on which the published code fits its scaling."""
     count = max(len(minutes) // 10, min(10_000, len(minutes)))
     rows = numpy_generator("extrasensory", "scaling").permutation(len(minutes))[:count]
     return minutes[torch.from_numpy(rows)]

@@ -28,7 +28,7 @@ COUNTS = (8066, 1573, 1729)
 TITLES = ("ICD9_descriptions", "D_ICD_DIAGNOSES.csv", "D_ICD_PROCEDURES.csv")  # optional; the first wins
 LEFT_OUT = frozenset(["admission", "discharge", "date", "birth"])  # in the head of every summary
 CODE = re.compile(r"(V\d\d|E\d{3}|\d{2,3})(\.\d{1,2})?")
-CHAPTERS = (  # of ICD-9, by the first number that lies beyond
+CHAPTERS = (  # of ICD-9, by the first number after the chapter
     (140, "infectious and parasitic diseases"),
     (240, "neoplasms"),
     (280, "endocrine, nutritional and metabolic diseases"),
@@ -56,14 +56,14 @@ STEPS = """MIMIC-III holds notes of patients, so its owners give it to trained p
      it makes train_50.csv, dev_50.csv and test_50.csv.
   4. Put these three into
      {folder}
-     and beside them CAML's ICD9_descriptions, or the two D_ICD files, for the
+     together with CAML's ICD9_descriptions, or the two D_ICD files, for the
      names of the codes. Without them classes are called by their codes.
 fedalign reads them there and sends them nowhere."""
 
 
 @dataclass(frozen=True)
 class Mimic3:
-    """The first words of each summary; classes are codes, named by their titles where a file of titles is there."""
+    """The first words of each summary; classes are codes, named by their titles if a file of titles is there."""
 
     about: ClassVar[About] = About(
         "MIMIC-III, 50 codes of discharge summaries",
@@ -82,7 +82,7 @@ class Mimic3:
 
     @staticmethod
     def steps(folder: Path) -> str:
-        """How a person gets the data; there is no other way."""
+        """How a user gets the data; they cannot be downloaded automatically."""
         return STEPS.format(folder=folder / "mimic3")
 
     def present(self, folder: Path) -> bool:
@@ -126,7 +126,7 @@ class Mimic3:
 
 
 def read(files: list[Path]) -> Prepared:
-    """All three files: words, and which codes each summary has, the commonest code first."""
+    """All three files: words, and the codes of each summary, the commonest code first."""
     tables = [read_notes(path) for path in files]
     counts: dict[str, int] = {}
     for _, labels in tables:
@@ -191,7 +191,7 @@ def names_of(codes: list[str], known: dict[str, str]) -> list[str]:
 
 
 def titles(here: Path) -> dict[str, str]:
-    """Names of codes, from whichever of the three files are here."""
+    """Code -> title, from those of the three files that are there."""
     found: dict[str, str] = {}
     for file in TITLES:
         path = next((path for path in (here / file, here / f"{file}.gz") if path.is_file()), None)

@@ -1,4 +1,4 @@
-"""OHSUMED: medical abstracts under 23 MeSH diseases; stands in for MIMIC-III where that is not at hand."""
+"""OHSUMED: medical abstracts under 23 MeSH diseases; a substitute for MIMIC-III."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fedalign.inputs import words
 from fedalign.randomness import numpy_generator
 from fedalign.types import Pool, Sequences
 
-CLASSES = {  # name and our group: what a department would annotate
+CLASSES = {  # name, and a group of classes that one department might annotate
     "C01": ("bacterial infections and mycoses", "infections"),
     "C02": ("virus diseases", "infections"),
     "C03": ("parasitic diseases", "infections"),
@@ -49,7 +49,7 @@ COUNTS = (6286, 7643)
 
 @dataclass(frozen=True)
 class Ohsumed:
-    """Stemmed words as in R8; an abstract that lies under several classes is one example with several labels."""
+    """Stemmed words as in R8; an abstract in the folders of several classes is one example with several labels."""
 
     about: ClassVar[About] = About(
         "OHSUMED, 23 diseases of medical abstracts",
@@ -102,7 +102,7 @@ class Ohsumed:
 
 
 def root(here: Path) -> Path | None:
-    """The folder with training/ and test/ inside."""
+    """The folder that contains training/ and test/."""
     for folder in (here, *sorted(path for path in here.glob("*") if path.is_dir())):
         if all((folder / part).is_dir() for part in PARTS):
             return folder
@@ -110,6 +110,7 @@ def root(here: Path) -> Path | None:
 
 
 def sources(here: Path) -> list[Path]:
+    """The abstracts' files."""
     found = []
     for part in PARTS:
         for folder in sorted((here / part).iterdir()):
@@ -125,7 +126,7 @@ def sources(here: Path) -> list[Path]:
 
 
 def read(files: list[Path]) -> Prepared:
-    """Each abstract once, with every class it lies under."""
+    """Each abstract once, with all its classes."""
     places: dict[tuple[str, str], int] = {}  # part and number -> row
     texts: list[str] = []
     first: list[Path] = []
@@ -141,7 +142,7 @@ def read(files: list[Path]) -> Prepared:
             labels.append([])
             first.append(path)
         elif text != texts[row]:
-            raise UserError(f"{path} and {first[row]} have one name but different texts; get the data again")
+            raise UserError(f"{path} and {first[row]} have the same name but different texts; get the data again")
         labels[row].append(column[part])
     y = torch.zeros(len(texts), len(CLASSES), dtype=torch.uint8)
     for row, classes in enumerate(labels):

@@ -32,8 +32,8 @@ ACTIVITIES = {  # of the protocol, by the number in the files
     17: "ironing",
     24: "rope jumping",
 }
-OPTIONAL = (9, 10, 11, 18, 19, 20)  # done by some, outside the protocol
-BETWEEN = 0  # on the way from one activity to the next
+OPTIONAL = (9, 10, 11, 18, 19, 20)  # done by some people, outside the protocol
+BETWEEN = 0  # between two activities
 UNIT = (
     *("temperature", "acc16_x", "acc16_y", "acc16_z", "acc6_x", "acc6_y", "acc6_z", "gyro_x", "gyro_y", "gyro_z"),
     *("magnet_x", "magnet_y", "magnet_z", "orientation_0", "orientation_1", "orientation_2", "orientation_3"),
@@ -46,7 +46,7 @@ PEOPLE = 9
 
 @dataclass(frozen=True)
 class Pamap2:
-    """Windows of a second without overlap; those that are not of one activity throughout are dropped."""
+    """Windows of one second without overlap; windows with more than one activity are dropped."""
 
     about: ClassVar[About] = About(
         "PAMAP2, 12 physical activities",
@@ -85,13 +85,14 @@ class Pamap2:
 
 
 def sources(here: Path) -> list[Path]:
-    """The protocol's files, wherever the archive was unpacked; never those of the optional activities."""
+    """The protocol's files, wherever the archive was unpacked, without those of the optional activities."""
     name = "subject*.dat"
     found = {*here.glob(name), *here.glob(f"Protocol/{name}"), *here.glob(f"*/Protocol/{name}")}
     return sorted(found, key=lambda path: path.name)
 
 
 def read(files: list[Path]) -> Prepared:
+    """All windows with their activity and person."""
     people = [read_person(path) for path in files]
     values = np.concatenate([values for values, _ in people])
     if not len(values):
@@ -124,8 +125,8 @@ def read_person(path: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 def filled(values: np.ndarray) -> np.ndarray:
-    """Gaps closed along time: the heart rate keeps its last value (it comes nine times a second, the rest a hundred),
-    other channels follow a straight line. A channel that never speaks stays NaN."""
+    """The values with gaps filled along time. The heart rate, measured nine times per second, keeps its last value;
+    other channels, measured a hundred times, are interpolated. A channel without any value stays NaN."""
     table = pl.DataFrame(values, schema=list(CHANNELS)).fill_nan(None)
     heart, others = pl.col(CHANNELS[0]), pl.col(*CHANNELS[1:])
     closed = table.select(heart.forward_fill(), others.interpolate().cast(pl.Float32).forward_fill())

@@ -109,6 +109,7 @@ def _checked(path: Path, rows: Sequence[list[str]], count: int, prepare) -> list
 
 
 def examples(documents: Sequence[Document], inputs: Text) -> Examples:
+    """The documents with all their labels known."""
     y = torch.zeros(len(documents), len(TOPICS))
     y[torch.arange(len(documents)), torch.tensor([TOPICS.index(topic) for topic, _ in documents])] = 1
     everything = torch.ones(len(TOPICS), dtype=torch.bool)

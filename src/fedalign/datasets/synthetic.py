@@ -1,4 +1,4 @@
-"""Made-up data with related classes, in milliseconds: for tests and for trying things."""
+"""Synthetic data with related classes, made in milliseconds: for tests and first trials."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fedalign.types import Examples, Pool, Rows, Sequences
 
 KINDS = ("walking", "cycling", "cooking", "reading", "driving", "sleeping", "typing", "singing")
 WAYS = ("slowly", "quickly", "outdoors", "alone", "together", "quietly", "daily", "rarely")
-WIDTH = 16  # features of the made-up space
+WIDTH = 16  # features of the synthetic space
 WORDS = 120
 
 
@@ -26,7 +26,7 @@ class Synthetic:
     """Classes such as 'walking slowly' and 'walking quickly' share the part of their pattern that their names share."""
 
     about: ClassVar[About] = About(
-        "Made-up rows with related classes", "any", "made on the spot", "none", "", "built in"
+        "Synthetic rows with related classes", "any", "generated when used", "none", "", "built in"
     )
 
     task: Literal["single", "multi"] = "single"

@@ -70,7 +70,7 @@ def preview(path: Path, config: Config, party: str) -> Preview:
     config = for_parties(config)
     rows = FileRows(PartySetup(config, path, party, Path()))
     offered = rows.offer()
-    alone = offered.input.alone(rows.files.preparation)
+    alone = offered.input.for_one_party(rows.files.preparation)
     agreed, _ = agree([offered], alone)
     algorithm, models = built(to_toml(config), agreed.model_dump_json())
     parts = rows.parts(agreed)

@@ -1,5 +1,5 @@
-"""What label cells mean. Three states, one meaning each: 1 or the class's name is yes, 0 is a known no, an empty cell
-is not looked at. A cell that names classes speaks of all classes of its party: those it does not name are a no."""
+"""What label cells mean. There are three states: 1 or the class's name is yes, 0 is a known no, and an empty cell means
+that nobody looked. A cell that names classes covers all classes of its party: those it does not name are a no."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from fedalign.labels.names import MAX_NAMES, allowed, normalised
 
 @dataclass(frozen=True)
 class Labels:
-    """Yes, no or not looked at, for each row and class, under the party's own names."""
+    """Yes, no or not looked at, for each row and class. Classes have the party's own names."""
 
     names: tuple[str, ...]
     yes: np.ndarray  # (n, c) bool
     known: np.ndarray  # (n, c) bool
-    whole: np.ndarray  # (n,) bool: all classes of the party were looked at, also those that no row names
+    whole: np.ndarray  # (n,) bool: all classes of the party were looked at, including those that no row names
 
     def over(self, names: Sequence[str]) -> Labels:
-        """The same for another list of names, in its order."""
+        """The labels of another list of classes, in its order."""
         place = {normalised(name): i for i, name in enumerate(self.names)}
         yes = np.zeros((len(self.whole), len(names)), dtype=bool)
         known = np.repeat(self.whole[:, None], len(names), 1)
@@ -35,56 +35,58 @@ class Labels:
         return Labels(tuple(names), yes, known, self.whole)
 
     def take(self, rows: np.ndarray) -> Labels:
+        """The labels of the chosen rows, in the order given."""
         return Labels(self.names, self.yes[rows], self.known[rows], self.whole[rows])
 
     @property
     def annotated(self) -> tuple[str, ...]:
-        """The classes that these rows themselves speak of, in an order of their own: those that a cell names, and those
-        with a mark in their column."""
-        spoken = self.yes.any(0) | (self.known & ~self.whole[:, None]).any(0)
-        return tuple(sorted((self.names[i] for i in np.flatnonzero(spoken).tolist()), key=normalised))
+        """The classes that occur in these labels, sorted: those that a cell names, and those with a mark in their
+        column."""
+        occurring = self.yes.any(0) | (self.known & ~self.whole[:, None]).any(0)
+        return tuple(sorted((self.names[i] for i in np.flatnonzero(occurring).tolist()), key=normalised))
 
 
 def joined(parts: Sequence[Labels]) -> Labels:
-    """Labels of rows that follow each other."""
+    """The labels of all parts, one part after the other."""
     names = tuple(dict.fromkeys(name for part in parts for name in part.names))
     wide = [part.over(names) for part in parts]
-    yes, known, whole = (np.concatenate([getattr(part, what) for part in wide]) for what in ("yes", "known", "whole"))
+    yes, known, whole = (np.concatenate([getattr(part, name) for part in wide]) for name in ("yes", "known", "whole"))
     return Labels(names, yes, known, whole)
 
 
 class Spelling:
-    """The names met in one file: what each text stands for, so that one class has one spelling."""
+    """The class names found in one file: what each text stands for, so that one class has one spelling."""
 
     def __init__(self, file: str, aliases: Mapping[str, str], other: str, report: Report) -> None:
         self.file, self.report = file, report
         self.other = normalised(other)
         self.aliases = Aliases(aliases)
-        self.met: dict[str, str] = {}  # text -> class
-        self.first: dict[str, str] = {}  # normalised -> the spelling first met
+        self.classes: dict[str, str] = {}  # text -> class
+        self.first: dict[str, str] = {}  # normalised name -> the spelling that was found first
 
     def none(self, text: str) -> bool:
         """Whether the text says that none of the party's classes applies."""
         return bool(self.other) and normalised(text) == self.other
 
     def name(self, text: str, row: int | None, column: str) -> str | None:
-        """The class that a text stands for; None after reporting why it can be none."""
-        if text not in self.met:
+        """The class that a text stands for. If it cannot be a class, the reason is reported and None returned."""
+        if text not in self.classes:
             try:
                 name = allowed(self.aliases.resolve(allowed(text)))
             except UserError as error:
                 hint = "" if normalised(text) else ", or name it in dataset.missing"  # a ? or a dash
                 self.report(Problem(self.file, f"{error}{hint}", row, column))
                 return None
-            self.met[text] = self.first.setdefault(normalised(name), name)
+            self.classes[text] = self.first.setdefault(normalised(name), name)
             if len(self.first) > MAX_NAMES:
                 raise UserError(
-                    f"{self.file}, column {quoted(column)} names more than {MAX_NAMES:,} classes; is it the right one?"
+                    f"{self.file}, column {quoted(column)} names more than {MAX_NAMES:,} classes; choose the column "
+                    "with the class names"
                 )
-        return self.met[text]
+        return self.classes[text]
 
     def of_columns(self, columns: Mapping[str, str]) -> dict[str, str]:
-        """Label columns and their classes, from columns and the names in them."""
+        """Label column -> class, from columns and the class names in them."""
         found: dict[str, str] = {}
         taken: dict[str, str] = {}
         for column, text in columns.items():
@@ -93,7 +95,7 @@ class Spelling:
                 continue
             if name in taken:
                 raise UserError(
-                    f"{self.file}: the columns {quoted(taken[name])} and {quoted(column)} stand for one class; "
+                    f"{self.file}: the columns {quoted(taken[name])} and {quoted(column)} stand for the same class; "
                     "remove or rename one of them"
                 )
             taken[name], found[column] = column, name
@@ -101,7 +103,7 @@ class Spelling:
 
 
 def from_names(batch: Batch, column: str, separator: str | None, spelling: Spelling) -> Labels:
-    """Of cells that name classes: one each without a separator, else any number."""
+    """The labels of cells that name classes: one name per cell without a separator, else any number."""
     cells: list[list[str] | None]
     if separator is None:
         cells = [[text] if text else None for text in batch.text(column)]
@@ -114,7 +116,7 @@ def from_names(batch: Batch, column: str, separator: str | None, spelling: Spell
         if texts is None:
             continue
         names = [spelling.name(text, int(batch.rows[row]), column) for text in texts if not spelling.none(text)]
-        if None not in names:  # else reported, and the row counts as not looked at
+        if None not in names:  # otherwise reported, and the row counts as not looked at
             whole[row] = True
             at += [(row, place.setdefault(name, len(place))) for name in names if name is not None]
     yes = np.zeros((len(cells), len(place)), dtype=bool)
@@ -124,7 +126,7 @@ def from_names(batch: Batch, column: str, separator: str | None, spelling: Spell
 
 
 def from_columns(batch: Batch, columns: Mapping[str, str]) -> Labels:
-    """Of one column a class with 1, 0 or nothing in it."""
+    """The labels of one column per class, with 1, 0 or nothing in its cells."""
     yes = np.zeros((len(batch), len(columns)), dtype=bool)
     known = np.zeros(yes.shape, dtype=bool)
     for i, column in enumerate(columns):

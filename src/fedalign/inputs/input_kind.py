@@ -126,8 +126,8 @@ class InputKind(Stored):
         """The common preparation, from what every party reported."""
 
     @classmethod
-    def alone(cls, options: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The options with which one party can agree with itself."""
+    def for_one_party(cls, options: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The options with which a single party can prepare its rows."""
         return options
 
     # --- tensors --------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ TOKENS, SERIES = "tokens", "series"  # the forms with a variable number of steps
 class Shape:
     """The form of a row: `tokens` and `series` are `Sequences`; any other form is one tensor of `size` per row."""
 
-    kind: str  # tokens, series, features, or a form of a kind of its own
+    kind: str  # tokens, series, features, or another form
     size: tuple[int, ...]  # (vocabulary size,) of tokens, (features,) of a step or row, or the dimensions of a row
 
     def trial_rows(self) -> Rows:

@@ -135,7 +135,7 @@ class Text(InputKind):
         return settings.prepare(vocabulary)
 
     @classmethod
-    def alone(cls, options: Mapping[str, Any]) -> Mapping[str, Any]:
+    def for_one_party(cls, options: Mapping[str, Any]) -> Mapping[str, Any]:
         return {**options, "min_clients": 1}
 
     # --- tensors --------------------------------------------------------------------------------------------------

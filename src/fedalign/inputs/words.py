@@ -17,13 +17,14 @@ LATER_LOG = re.compile(r"[aeiouy][^aeiouy].*logi$")  # a vowel and a consonant b
 
 
 def fold(text: str) -> str:
-    """The same text whatever its case and however its characters are composed."""
-    # folding takes a few letters apart (a Greek iota with two marks), hence the second time
+    """The text in a form that is equal for every case and every composition of its characters."""
+    # folding decomposes a few letters (a Greek iota with two marks), hence the second normalisation
     folded = unicodedata.normalize("NFKC", text).casefold()
-    return unicodedata.normalize("NFKC", folded.replace("i\u0307", "i"))  # a Turkish capital I keeps no loose dot
+    return unicodedata.normalize("NFKC", folded.replace("i\u0307", "i"))  # a Turkish capital I leaves no separate dot
 
 
 def split(text: str) -> list[str]:
+    """The words of a text, in lower case."""
     return WORD.findall(text.lower())
 
 
@@ -35,7 +36,7 @@ def stop_words() -> frozenset[str]:
 
 @lru_cache(maxsize=1)
 def _stemmer() -> snowballstemmer.stemmer:
-    import snowballstemmer  # takes as long as all else here, and few need it
+    import snowballstemmer  # slow to import, and rarely needed
 
     return snowballstemmer.stemmer("porter")
 

@@ -103,7 +103,7 @@ def test_a_name_that_is_not_allowed_is_named_with_its_place(tmp_path: Path, name
 
 def test_two_columns_for_one_class_are_refused(tmp_path: Path) -> None:
     path = script(tmp_path / "a.csv", "x,l:Fever,l:fever\n1,1,0\n")
-    with pytest.raises(UserError, match=r"a.csv: the columns 'l:Fever' and 'l:fever' stand for one class"):
+    with pytest.raises(UserError, match=r"a.csv: the columns 'l:Fever' and 'l:fever' stand for the same class"):
         read(path, features=("x",), label_prefix="l:")
 
 
