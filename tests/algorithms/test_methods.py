@@ -430,6 +430,8 @@ BOUNDS: dict[str, tuple[float, list[float], list[float]]] = {  # option: default
     "scaffold.server_rate": (1.0, [0.01], [0]),
     "fedavg.clip_updates": (0.0, [0], [-0.01, math.inf]),
     "fedalign.gate": (0.75, [0, 0.99], [-0.01, 1]),
+    "analytic.refinements": (3, [0, 20], [-1, 21]),
+    "analytic.likelihood": (0, [0, 1000], [-1, 1001]),
 }
 
 
