@@ -16,7 +16,7 @@ from fedalign.engines.local import Local, LocalEngine
 from fedalign.errors import UserError
 from fedalign.inference.model import Model
 from fedalign.learning.analytic.client import Stage
-from fedalign.learning.analytic.server import held, stage_of
+from fedalign.learning.analytic.state import held, stage_of
 from fedalign.learning.rounds import Plan, Reply, Round, rounds
 from fedalign.runs import experiment
 from fedalign.types import Server, Update

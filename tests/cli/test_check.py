@@ -217,7 +217,7 @@ def test_run_and_compare_take_the_folder_that_init_wrote_into(
     assert "2 parties, 77 rows" in capsys.readouterr().out  # the settings are no party
     quick = ["--set", "encoder.dim=8", "--set", "training.epochs=1", "--rounds", "1", "--no-report"]
     assert fedalign("run", "notes/", *quick) == 0
-    assert (tmp_path / "runs" / "notes_fedalign_seed1" / "result.json").is_file()
+    assert (tmp_path / "runs" / "notes_analytic_seed1" / "result.json").is_file()
     monkeypatch.chdir(notes)
     assert fedalign("compare", ".", "--algorithms", "fedavg", *quick) == 0
     assert (notes / "runs" / "compare_notes" / "results.csv").is_file()

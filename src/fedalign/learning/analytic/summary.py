@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from fedalign.learning.analytic.client import Stage
-from fedalign.learning.analytic.server import Options, held, reply_spec, stage_of
+from fedalign.learning.analytic.server import reply_spec
+from fedalign.learning.analytic.state import SUMS, Options, held, stage_of
 from fedalign.learning.model import DualEncoder
 from fedalign.types import ReplySpec, Server
 
 NUMBERS = ("penalty", "omega", "temperature", "refinements", "first_loss", "last_loss", "first_error", "last_error")
-SUMS = ("grams", "which", "class_sums")
 
 
 def reply_specs(server: Server, options: Options) -> dict[str, ReplySpec]:
