@@ -118,7 +118,14 @@ def test_training_tells_each_round_and_leaves_nothing_behind(
     monkeypatch.chdir(here)
     monkeypatch.setattr("tempfile.tempdir", str(scratch))
     heard: list[Progress] = []
-    model = train(two_parties(), rounds=4, seed=3, callback=heard.append, settings=SMALL)  # type: ignore[arg-type]
+    model = train(
+        two_parties(),
+        "fedalign",
+        rounds=4,
+        seed=3,
+        callback=heard.append,  # type: ignore[arg-type]
+        settings=SMALL,
+    )
     assert [now.round for now in heard] == [1, 2, 3, 4]
     assert heard[-1].class_f1.keys() == set(NAMES)
     assert model.result is not None
@@ -128,7 +135,7 @@ def test_training_tells_each_round_and_leaves_nothing_behind(
     assert model.predict(5 * np.eye(4)) == NAMES
     assert list(here.iterdir()) == list(scratch.iterdir()) == []
     assert "round 4/4" in capsys.readouterr().err
-    train(two_parties(), rounds=1, progress=False, settings=SMALL)
+    train(two_parties(), "fedalign", rounds=1, progress=False, settings=SMALL)
     shown = capsys.readouterr().err  # warnings only
     assert shown.startswith("note: label names are not used")
     assert "round" not in shown

@@ -146,6 +146,22 @@ def test_buffers_and_frozen_weights_travel_down_and_not_up() -> None:
     assert not torch.equal(after.weights["data_encoder.layer.weight"], server.weights["data_encoder.layer.weight"])
 
 
+def test_clipping_leaves_frozen_weights_alone_and_sums_in_a_fixed_order() -> None:
+    """The norm of all shared weights is a sum over arrays; its order is that of the model, not of a set."""
+    from fedalign.learning.aggregation import clipped, norm
+
+    model = shifted()
+    server = Algorithm().start(model, 2)
+    far = {name: value + 1 for name, value in server.weights.items() if name in server.returned}
+    near = {name: value + 0.1 for name, value in server.weights.items() if name in server.returned}
+    updates = [Update(weights, 1, torch.ones(2).bool(), client=m) for m, weights in enumerate((near, far))]
+    found = clipped(server, updates, 1.0)
+    assert set(found[1].weights) == set(server.returned)
+    change = [found[1].weights[name] - server.weights[name] for name in found[1].weights if "label" not in name]
+    usual = [near[name] - server.weights[name] for name in found[1].weights if "label" not in name]
+    torch.testing.assert_close(norm(change), norm(usual))
+
+
 def test_a_multi_label_client_that_only_says_no_takes_part() -> None:
     y, known, own = torch.zeros(3, 2), torch.tensor([[True, False]] * 3), torch.tensor([True, False])
     data = Examples(torch.zeros(3, 1), y, known, own)

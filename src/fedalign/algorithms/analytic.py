@@ -42,7 +42,7 @@ class Analytic(Algorithm):
         return [m for m in range(state.num_clients) if f"left/{m}" not in state.state]
 
     def planned_rounds(self, model: DualEncoder, configured: int) -> int:
-        return min(configured, summary.exchanges(model, self.options(model.task)))
+        return summary.exchanges(model, self.options(model.task))
 
     def finished(self, state: Server) -> bool:
         waiting = set(self.participants(state) or []) - set(held(state))

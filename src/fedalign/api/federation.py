@@ -20,7 +20,8 @@ from fedalign.runs import experiment
 from fedalign.types import Party
 
 DATA = ("dataset", "partition")  # sections that decide what the rows are
-OWN_LABELS = {"labels": {"source": "auto"}}  # class vectors of own rows start from the best source available
+# for own rows: the method that answers in seconds, and class vectors from the best source available
+OWN = {"algorithm": {"name": "analytic"}, "labels": {"source": "auto"}}
 SHOWN = 10  # parties, and classes of each party, that a federation lists in its repr
 
 
@@ -50,7 +51,7 @@ class Federation(types.Federation):
         table = Files.beside(table, Path.cwd())
         files = registry.build("datasets", "files", table)
         assert isinstance(files, Files)
-        return cls._of(files.load(Path()), {"name": name, "dataset": {"name": "files", **table}, **OWN_LABELS})
+        return cls._of(files.load(Path()), {"name": name, "dataset": {"name": "files", **table}, **OWN})
 
     @classmethod
     def from_arrays(
@@ -67,7 +68,7 @@ class Federation(types.Federation):
         position. Options are those of a `[dataset]` section that do not describe a file: classes, columns (of data
         frames), aliases, missing, other, ...
         """
-        return cls._of(assembled(parties, test, options), {"name": name, "dataset": {"name": ARRAYS}, **OWN_LABELS})
+        return cls._of(assembled(parties, test, options), {"name": name, "dataset": {"name": ARRAYS}, **OWN})
 
     @classmethod
     def from_preset(cls, name: str, **changes: Any) -> Federation:

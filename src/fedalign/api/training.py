@@ -51,7 +51,8 @@ def train(
 ) -> Model:
     """Train one classifier for every class of every party.
 
-    algorithm: fedalign (default), fedavg, ... or "./my_method.py".
+    algorithm: analytic (default for own rows: seconds, whatever `rounds` says), fedalign, fedavg, ... or a file
+    "./my_method.py".
     seed: of the first weights and of training; the division of the data stays as it is.
     out: the run's folder, with a report.html; `resume=True` continues from there. Without it nothing is left on disk.
     callback: receives a `Progress` after each round. If it returns False, or at Ctrl-C, training ends and the model so

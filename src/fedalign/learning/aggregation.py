@@ -42,8 +42,11 @@ def clipped(server: Server, updates: Sequence[Update], times: float) -> list[Upd
 
     A class may be annotated by a single client, so the change of its vector is compared with those of all classes.
     """
-    shared = server.weights.keys() - set(server.class_arrays)
-    moved = [{name: u.weights[name] - before for name, before in server.weights.items()} for u in updates]
+    returned = (
+        {name: before for name, before in server.weights.items() if name in updates[0].weights} if updates else {}
+    )
+    shared = [name for name in returned if name not in server.class_arrays]  # in order: a sum depends on it
+    moved = [{name: u.weights[name] - before for name, before in returned.items()} for u in updates]
     whole = torch.stack([norm([m[name] for name in shared]) for m in moved])  # (clients,)
     beside = torch.stack([norm(update.extra.values()) for update in updates])  # (clients,)
     rows = torch.stack([norm([m[name] for name in server.class_arrays], rows=True) for m in moved])  # (clients, C)
@@ -52,7 +55,7 @@ def clipped(server: Server, updates: Sequence[Update], times: float) -> list[Upd
     result = []
     for update, change, by, by_beside, by_row in zip(updates, moved, *shrink, strict=True):
         weights = {}
-        for name, before in server.weights.items():
+        for name, before in returned.items():
             factor = by_row.view(-1, *[1] * (before.dim() - 1)) if name in server.class_arrays else by
             weights[name] = torch.where(factor < 1, before + factor * change[name], update.weights[name])
         extra = {name: value * by_beside for name, value in update.extra.items()}

@@ -48,7 +48,7 @@ class Algorithm:
         return False
 
     def planned_rounds(self, model: DualEncoder, configured: int) -> int:
-        """How many rounds a run is expected to take."""
+        """How many rounds a run takes if every client answers; a run has at least so many, whatever is configured."""
         return configured
 
     def finished(self, server: Server) -> bool:

@@ -91,7 +91,8 @@ def rounds(plan: Plan, engine: Engine, server: Server, done: int = 0) -> Iterato
     """Runs the rounds after `done` and yields the state after each."""
     config, federation, algorithm = plan.config, plan.federation, plan.algorithm
     missed = 0
-    for number in range(done + 1, config.rounds + 1):
+    last = max(config.rounds, algorithm.planned_rounds(plan.model, config.rounds))
+    for number in range(done + 1, last + 1):
         server = replace(server, num_clients=len(federation.parties))  # parties may have joined
         if algorithm.finished(server):
             return
@@ -113,7 +114,7 @@ def rounds(plan: Plan, engine: Engine, server: Server, done: int = 0) -> Iterato
             record["refused"] = {name: short(str(rejection)) for name, rejection in rejected.items()}
         record |= traffic(sent * len(chosen), replies)
         scores = None
-        due = not algorithm.fixed_features or algorithm.finished(server) or number == config.rounds
+        due = not algorithm.fixed_features or algorithm.finished(server) or number == last
         tested = engine.score(server.weights, algorithm.thresholds(server)) if due else None
         if tested is not None:
             scores = metrics.scores(tested, federation.task)
