@@ -178,7 +178,7 @@ def written(tmp_path: Path, change: Callable[[dict[str, object]], object]) -> Pa
         (lambda table: table.update(pairs=[[0, 2, 1]]), "which contradicts the counts"),
         (lambda table: table.update(pairs=[[0, 1, 1], [0, 1, 1]]), "pairs holds a pair twice"),
         (lambda table: table.update(secret=1), "secret"),
-        (lambda table: table["rule"].update(ways=[[]]), "every name needs at least one way to be said"),
+        (lambda table: table["rule"].update(ways=[[]]), "every name needs at least one way to be expressed"),
         (lambda table: table.pop("segments"), "segments"),
     ],
 )

@@ -27,12 +27,12 @@ __all__ = ["client_app", "server_app"]
 
 def for_parties(config: Config) -> Config:
     """Returns the configuration without what only a simulation needs: each party reads its own file."""
-    beside = {
+    copies = {
         key: choice.model_copy(update={"name": f"./{Path(choice.name).name}"})
         for key, choice in (("algorithm", config.algorithm), ("encoder", config.encoder))
         if choice.name.endswith(".py")  # every machine has a copy where its SuperNode or SuperLink is started
     }
-    config = config.model_copy(update=beside)
+    config = config.model_copy(update=copies)
     if config.dataset.name != "files":
         return config
     kept = {key: value for key, value in config.dataset.options.items() if key not in SERVER_ONLY or key == "aliases"}

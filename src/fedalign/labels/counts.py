@@ -49,7 +49,7 @@ class Rule(Checked):
     @model_validator(mode="after")
     def _complete(self) -> Rule:
         if len(self.ways) != len(self.names) or not all(self.ways):
-            raise ValueError("every name needs at least one way to be said")
+            raise ValueError("every name needs at least one way to be expressed")
         return self
 
 
