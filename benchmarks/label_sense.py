@@ -78,7 +78,7 @@ def main() -> None:
     add("published table, as released", Labels(source="table", file=published, reading="released"))
     add("published table, paper's reading", Labels(source="table", file=published))
     add("random", Labels(source="random"), range(1, 21))
-    isolated_names = vectors.without_ties(names, counted)
+    isolated_names = vectors.isolated_names(names, counted)
     tied = ~np.isin(names, isolated_names)
     print(f"without co-occurrence in the corpus: {', '.join(isolated_names)}")
     for title, kept in (("all labels", np.ones_like(tied)), ("labels with ties in the corpus", tied)):

@@ -62,7 +62,7 @@ def test_from_a_corpus_to_vectors_to_a_picture(place: Path, capsys: pytest.Captu
     shown = capsys.readouterr()
     assert "3 files" in shown.out
     assert "24 sentences, 0 skipped" in one_line(shown.out)
-    assert "the corpus says too little about SURFING_THE_INTERNET" in one_line(shown.err)
+    assert "these names occur too rarely: SURFING_THE_INTERNET" in one_line(shown.err)
     found = counts.read("c.json")
     # of each file's eight sentences four hold eating, two of them with talking
     assert dict(zip(found.rule.names, found.counts, strict=True)) == {
@@ -84,13 +84,13 @@ def test_from_a_corpus_to_vectors_to_a_picture(place: Path, capsys: pytest.Captu
     )
     assert fedalign("labels", "vectors", "--counts", "c.json", "--out", "c.safetensors") == 0
     shown = capsys.readouterr()
-    assert "no tie was found for SURFING_THE_INTERNET; they get random vectors" in one_line(shown.err)
+    assert "no edge was found for SURFING_THE_INTERNET; they get random vectors" in one_line(shown.err)
     assert "6 vectors of 256 numbers in c.safetensors" in shown.out
 
     assert fedalign("labels", "show", "c.safetensors", "--nearest", "2") == 0
     shown = capsys.readouterr()
-    assert "without a tie, their vectors are random: SURFING_THE_INTERNET" in one_line(shown.err)
-    assert "the corpus says too little about SURFING_THE_INTERNET" in one_line(shown.err)
+    assert "without an edge, so their vectors are random: SURFING_THE_INTERNET" in one_line(shown.err)
+    assert "these names occur too rarely in the corpus: SURFING_THE_INTERNET" in one_line(shown.err)
     assert "heatmap: c.png" in shown.out
     with Image.open(place / "c.png") as picture:
         assert picture.size[0] > 300
@@ -194,7 +194,7 @@ def mistakes(place: Path) -> list[tuple[list[str | Path], str]]:
     making = ["labels", "vectors", "--out", "new.safetensors"]
     return [
         (counting("one.txt"), "1 name given; counting what occurs together needs at least two"),
-        (counting("blank.txt"), "blank.txt holds no name; write one a line"),
+        (counting("blank.txt"), "blank.txt holds no name; write one name per line"),
         (counting("twice.txt"), "'lie down' and 'LIE-DOWN' are the same name after normalising; drop one of them"),
         (counting("bare.txt"), "the name '(other)' has no word to search for; give it a description"),
         (counting("signs.txt"), "holds no letter or digit; give the class a name"),
@@ -210,7 +210,7 @@ def mistakes(place: Path) -> list[tuple[list[str | Path], str]]:
         (counting("names.txt", "books", "--encoding", "utf-7x"), "unknown encoding 'utf-7x'"),
         (counting("names.txt", "books", "--corpus", "books/0.txt"), "0.txt is in the corpus twice"),
         (["labels", "merge", "lines.json", "lines.json", "--out", "new.json"], "is given twice; give each once"),
-        (["labels", "merge", "lines.json", "sentences.json", "--out", "new.json"], "do not add up: their segment"),
+        (["labels", "merge", "lines.json", "sentences.json", "--out", "new.json"], "cannot be added: their segment"),
         (["labels", "merge", "lines.json", "wrong.json", "--out", "new.json"], "wrong.json holds no label counts"),
         (["labels", "merge", "lines.json", "--out", "far/new.json"], "there is no folder far for new.json"),
         (["labels", "merge", "lines.json", "--out", "empty"], "empty is a folder; give a file's name"),
@@ -221,7 +221,7 @@ def mistakes(place: Path) -> list[tuple[list[str | Path], str]]:
         ([*making, "--counts", "none.json"], "there is no file none.json with label counts"),
         ([*making, "--counts", "wrong.json"], "wrong.json holds no label counts"),
         ([*making, "--counts", "r8", "--names", "names.txt"], "r8 has no counts for COOKING, EATING"),
-        ([*making, "--sentence", "--names", "names.txt", "--model", "empty"], "empty is no sentence model"),
+        ([*making, "--sentence", "--names", "names.txt", "--model", "empty"], "empty is not a sentence model"),
         ([*making, "--sentence", "--names", "names.txt", "--phrase", "no"], "phrase"),
         (["labels", "show", "none.safetensors"], "cannot read label vectors from none.safetensors"),
         (["labels", "show", "bad.safetensors"], "cannot read label vectors from bad.safetensors"),

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save
 
 pytest.importorskip("flwr", reason="Flower is not installed; pip install 'fedalign[flower]'")
 
 from flwr.app import Message
 
-from fedalign.config import to_toml
+from fedalign.config import Config, load, to_toml
 from fedalign.engines.local import Local
 from fedalign.errors import UserError
 from fedalign.flower import party
@@ -27,6 +27,7 @@ from fedalign.flower.party_state import Memory
 from fedalign.flower.roster import Roster
 from fedalign.ingest.agree import agree
 from fedalign.ingest.offer import Agreement
+from fedalign.labels.settings import Labels
 from fedalign.learning.rounds import Reply, rounds
 from fedalign.runs import experiment
 from fedalign.types import Examples
@@ -99,7 +100,7 @@ def test_resuming_with_other_parties_is_refused(tmp_path: Path) -> None:
     run = Server(tmp_path, settings(rounds=1), clinics(tmp_path))
     run.run()
     fewer = dict(list(clinics(tmp_path).items())[:2])
-    with pytest.raises(UserError, match=r"parties that did not come within 0 s: 'south'"):
+    with pytest.raises(UserError, match=r"parties of this run did not connect within 0 s: 'south'"):
         Server(tmp_path, settings(rounds=1), fewer).run(resume=True, wait=0.1)
 
 
@@ -180,6 +181,54 @@ def test_a_party_remembers_its_last_two_visits_that_counted(tmp_path: Path) -> N
     assert visited(3, 2) == 2  # the server went back to an older checkpoint: what came after it is void
     assert sorted(path.stem for path in tmp_path.rglob("*.safetensors")) == ["000002", "000003"]
     assert Memory(tmp_path, "../../other").folder.parent == tmp_path  # a run's key is not a path
+
+
+def test_client_state_of_an_unknown_version_is_refused(tmp_path: Path) -> None:
+    memory = Memory(tmp_path, "run")
+    memory.keep(1, {"x": torch.ones(1)}, 0)
+    (path,) = tmp_path.rglob("*.safetensors")
+    path.write_bytes(save({"x": torch.ones(1)}, metadata={"fedalign": "client state 2"}))
+    with pytest.raises(UserError, match="has the format 'client state 2', which this version does not know"):
+        memory.of(1, (), 0)
+    path.write_bytes(save({"x": torch.ones(1)}))  # as the first version wrote it
+    assert memory.of(1, (), 0)["x"].tolist() == [1.0]
+    path.write_bytes(b"damaged")
+    with pytest.raises(UserError, match=r"cannot be read .*; remove it to start without client state"):
+        memory.of(1, (), 0)
+
+
+def test_a_roster_of_an_unknown_version_is_refused(tmp_path: Path) -> None:
+    run = Server(tmp_path, settings(rounds=1), clinics(tmp_path))
+    run.run()
+    path = run.out / "parties.json"
+    table = json.loads(path.read_text())
+    assert table["format"] == 1
+    for text, message in (
+        (json.dumps({**table, "format": 2}), r"parties\.json has the format 2, which this version does not know"),
+        (json.dumps({**table, "agreed": {}}), r"parties\.json is damaged; restore it from a copy"),
+        (path.read_text()[:-9], r"parties\.json is damaged; restore it from a copy"),
+    ):
+        path.write_text(text)
+        with pytest.raises(UserError, match=message):
+            Server(tmp_path, settings(rounds=2), clinics(tmp_path)).run(resume=True)
+    path.write_text(json.dumps({key: value for key, value in table.items() if key != "format"}))
+    Server(tmp_path, settings(rounds=2), clinics(tmp_path)).run(resume=True)  # as the first version wrote it
+
+
+def test_a_deployed_run_keeps_the_source_of_class_vectors_that_it_chose(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def automatic(rounds: int) -> Config:
+        return settings(rounds=rounds).model_copy(update={"labels": Labels(source="auto")})
+
+    run = Server(tmp_path, automatic(1), clinics(tmp_path))
+    run.run()
+    assert any(line.startswith("label names are not used: no shipped counts") for line in run.lines)
+    assert load(str(run.out / "config.toml")).labels.source == "random"
+    monkeypatch.setattr("fedalign.labels.sentence.installed", lambda: True)
+    monkeypatch.setattr("fedalign.labels.sentence.vectors", lambda *_: pytest.fail("it began with random vectors"))
+    Server(tmp_path, automatic(2), clinics(tmp_path)).run(resume=True)
+    assert load(str(run.out / "config.toml")).labels.source == "random"
 
 
 def agreed_and_here(folder: Path) -> tuple[party.PartySetup, Agreement]:

@@ -149,7 +149,7 @@ def test_a_party_is_bound_by_the_configuration_it_looked_at(tmp_path: Path, capl
     free = settings(rounds=9, clients_per_round=2, min_clients=2, patience=1, seed=5)
     assert "offer" in party.answer("offer", RecordDict(), to_toml(free), here)
     run = Server(tmp_path, greedy, {12: here}, wait=0.1)
-    with pytest.raises(UserError, match="0 of 1 parties came"):
+    with pytest.raises(UserError, match="0 of 1 parties connected"):
         run.run()
     assert b"wheez" not in b"".join(run.grid.bytes_out)
     assert "differs from" in caplog.text
@@ -223,7 +223,7 @@ def test_a_partys_mistake_stays_in_its_own_log(tmp_path: Path, caplog: pytest.Lo
     broken.parent.mkdir()
     broken.write_text("note,codes\n")
     run = Server(tmp_path, settings(), {11: node(tmp_path, broken)})
-    with pytest.raises(UserError, match="0 of 1 parties came"):
+    with pytest.raises(UserError, match="0 of 1 parties connected"):
         run.run()
     assert b"secret-place" not in b"".join(run.grid.bytes_out)
     assert any("its own log says why" in line for line in run.lines)

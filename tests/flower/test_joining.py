@@ -177,7 +177,7 @@ def test_a_server_killed_while_its_classes_grow_resumes(
         if moment == "within it":
             patch.setattr(folder, "write_atomically", die)
         else:
-            patch.setattr(server, "grow", at_once)
+            patch.setattr(server, "add_new_classes", at_once)
         with pytest.raises(Killed):
             run.run()
     again = Server(tmp_path, config, {**clinics(tmp_path), 14: late}, new_classes="extend")
@@ -267,10 +267,10 @@ def test_an_offer_that_is_none_keeps_its_party_out(tmp_path: Path, text: str) ->
     run = Server(tmp_path, settings(rounds=1), clinics(tmp_path), parties=2)
     run.grid.change[12] = alter
     run.run()
-    assert any("its offer is not one" in line for line in run.lines)
+    assert any("its offer cannot be read" in line for line in run.lines)
 
 
-def told(offer: dict[str, Any]) -> Message:
+def offer_reply(offer: dict[str, Any]) -> Message:
     content = RecordDict({"offer": ConfigRecord({"offer": json.dumps(offer)})})
     return Message(content, metadata=metadata("reply", 7, 1, "message", "query.offer"))
 
@@ -292,23 +292,23 @@ GOOD = {"count": [9], "mean": [1.0], "squares": [3.0]}
 def test_statistics_that_would_spoil_everybodys_scaling_keep_their_party_out(moments: Any, reason: str) -> None:
     offer = {"party": "b", "task": "single", "kind": "features", "classes": ["y"], "columns": ["c"], "moments": moments}
     lines: list[str] = []
-    post = Transport(LoopbackGrid(settings(), {}), 1, 0.1, 0.1, lines.append)  # type: ignore[arg-type]
-    post.listen(7, told(offer))
-    assert not post.offers
+    transport = Transport(LoopbackGrid(settings(), {}), 1, 0.1, 0.1, lines.append)  # type: ignore[arg-type]
+    transport.receive_offer(7, offer_reply(offer))
+    assert not transport.offers
     assert reason in lines[0]
     with pytest.raises(UserError, match=reason):
         agree([Offer.model_validate_json(json.dumps(offer))], {})
-    post.listen(7, told({**offer, "moments": GOOD}))
-    assert post.offers[7].party == "b"
+    transport.receive_offer(7, offer_reply({**offer, "moments": GOOD}))
+    assert transport.offers[7].party == "b"
 
 
-def test_a_party_that_mended_its_mistake_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_party_that_fixed_its_mistake_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A SuperNode that is started anew with the same key is the same node."""
-    monkeypatch.setattr("fedalign.flower.transport.AGAIN", 0.0)
+    monkeypatch.setattr("fedalign.flower.transport.RETRY", 0.0)
     nodes = clinics(tmp_path)
-    mended = nodes[12]
-    run = Server(tmp_path, settings(rounds=1), {**nodes, 12: {**mended, "data": str(tmp_path / "no.csv")}}, wait=5.0)
-    at_look(run.grid, 3, 12, mended)
+    fixed = nodes[12]
+    run = Server(tmp_path, settings(rounds=1), {**nodes, 12: {**fixed, "data": str(tmp_path / "no.csv")}}, wait=5.0)
+    at_look(run.grid, 3, 12, fixed)
     run.run()
     assert run.records[-1]["clients"] == [0, 1, 2]
     assert len([line for line in run.lines if "node 12 does not take part" in line]) == 1  # said once
@@ -318,12 +318,12 @@ def test_a_node_that_stays_refused_is_asked_more_and_more_rarely(monkeypatch: py
     now = 0.0
     monkeypatch.setattr("fedalign.flower.transport.time.monotonic", lambda: now)
     grid = LoopbackGrid(settings(), {7: {}})  # without data, so that it cannot answer
-    post = Transport(grid, 1, 1.0, 1.0, lambda line: None)  # type: ignore[arg-type]
+    transport = Transport(grid, 1, 1.0, 1.0, lambda line: None)  # type: ignore[arg-type]
     asked = []
     for second in range(300):
         now = float(second)
         before = len(grid.sent)
-        post.greet()
+        transport.greet()
         asked += [second] * (len(grid.sent) - before)
     assert asked == [0, 30, 90, 210]
 
@@ -339,17 +339,17 @@ def test_counts_at_thresholds_are_for_runs_that_were_said_to_have_them(tmp_path:
 
 def test_a_node_that_never_answers_is_asked_again_only_after_it_was_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everybody waits for an answer, so a silent node must not be waited for in every round."""
-    monkeypatch.setattr("fedalign.flower.transport.AGAIN", 0.0)
+    monkeypatch.setattr("fedalign.flower.transport.RETRY", 0.0)
     grid = LoopbackGrid(settings(), {7: {}})
     grid.change[7] = lambda reply: None
-    post = Transport(grid, 1, 0.05, 0.05, lambda line: None)  # type: ignore[arg-type]
+    transport = Transport(grid, 1, 0.05, 0.05, lambda line: None)  # type: ignore[arg-type]
     for _ in range(3):
-        post.greet()
+        transport.greet()
     assert len(grid.sent) == 1
     silent = grid.nodes.pop(7)
-    post.greet()
+    transport.greet()
     grid.nodes[7] = silent
-    post.greet()
+    transport.greet()
     assert len(grid.sent) == 2
 
 
@@ -389,4 +389,4 @@ def test_a_key_registered_for_one_party_cannot_speak_for_another(tmp_path: Path)
 def test_a_party_that_shares_no_class_is_noted(tmp_path: Path) -> None:
     run = Server(tmp_path, settings(rounds=1), {**clinics(tmp_path), 14: newcomer(tmp_path)})
     run.run()
-    assert any("'far' shares no class with anyone" in line for line in run.lines)
+    assert any("'far' shares no class with another party" in line for line in run.lines)

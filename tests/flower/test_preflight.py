@@ -65,15 +65,15 @@ def test_each_mistake_is_one_sentence(tmp_path: Path) -> None:
     kit.write_certificates(tmp_path / "elsewhere", ["example.org"])
     kit.write_certificates(tmp_path / "old", ["127.0.0.1"], days=0)
     ours = tmp_path / "ours" / "ca.crt"
-    with listening(tmp_path / "others") as place, pytest.raises(UserError, match="does not vouch for the server"):
+    with listening(tmp_path / "others") as place, pytest.raises(UserError, match="did not sign the certificate of 127"):
         preflight.can_reach(place, ours)
     with listening(tmp_path / "elsewhere") as place, pytest.raises(UserError, match="for other names than 127"):
         preflight.can_reach(place, tmp_path / "elsewhere" / "ca.crt")
     with listening(tmp_path / "old") as place, pytest.raises(UserError, match="expired"):
         preflight.can_reach(place, tmp_path / "old" / "ca.crt")
-    with listening(None) as place, pytest.raises(UserError, match="does not speak TLS"):
+    with listening(None) as place, pytest.raises(UserError, match="does not use TLS"):
         preflight.can_reach(place, ours)
-    with pytest.raises(UserError, match="nothing listens"):
+    with pytest.raises(UserError, match="no program listens"):
         preflight.can_reach(place, ours)  # the server has gone
     with pytest.raises(UserError, match=r"ask for the server's ca\.crt"):
         preflight.can_reach(place, tmp_path / "missing.crt")
@@ -82,7 +82,7 @@ def test_each_mistake_is_one_sentence(tmp_path: Path) -> None:
             preflight.address(text)
 
 
-def test_a_port_in_use_is_told(tmp_path: Path) -> None:
+def test_a_port_in_use_is_reported(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         with pytest.raises(UserError, match=f"port {port} is in use"):

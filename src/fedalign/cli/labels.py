@@ -1,4 +1,4 @@
-"""fedalign labels: from label names and a corpus to counts, from counts to vectors, and what is in them."""
+"""fedalign labels: count label names in a corpus, make vectors from the counts, show them."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from fedalign.labels.corpus.cooccurrence import Outcome
 
 ORDER = 6
-SHOWN = 10  # unreadable files that are named on the screen
+SHOWN = 10  # unreadable files that are listed on the screen
 group = typer.Typer(
-    invoke_without_command=True, help="Count label names in a corpus, make vectors of them, look at them."
+    invoke_without_command=True, help="Count label names in a corpus, make vectors from the counts, show them."
 )
 
 
@@ -45,8 +45,8 @@ def table(context: typer.Context) -> None:
 
     from fedalign.labels import counts
 
-    shown = Table(title="label counts that come with the package", title_justify="left")
-    for column in ("name", "labels", "corpus", "text", "segments", "says too little about"):
+    shown = Table(title="label counts shipped with the package", title_justify="left")
+    for column in ("name", "labels", "corpus", "text", "segments", "too rare names"):
         shown.add_column(column, overflow="fold")
     for name in counts.shipped():
         one = counts.read(name)
@@ -62,19 +62,23 @@ def table(context: typer.Context) -> None:
 @group.command(name="count")
 def count_command(
     names: Annotated[
-        Path, typer.Option(help="A text file, a label name a line; after a tab, words to look for in its place.")
+        Path, typer.Option(help="A text file with one label name per line; after a tab, words to search for instead.")
     ],
     corpus: Annotated[
         list[Path], typer.Option(help="A file, a folder or an archive of text; may be repeated. - is standard input.")
     ],
-    out: Annotated[Path, typer.Option(help="Where the counts go (JSON).")],
-    segment: Annotated[Segment, typer.Option(help="What names occur together in.")] = Segment.sentence,
-    window: Annotated[str, typer.Option(help="Words of text that may cover a name of n words.")] = "2n+2",
-    stem: Annotated[bool, typer.Option("--stem", help="Match word forms alike: walk, walked, walking.")] = False,
-    field: Annotated[str, typer.Option(help="Where JSON and Parquet hold the text; default: text and the like.")] = "",
-    encoding: Annotated[str, typer.Option(help="Of plain text.")] = "utf-8",
-    about: Annotated[str, typer.Option(help="What the corpus is, for those who get the counts.")] = "",
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes; default: one a core.")] = None,
+    out: Annotated[Path, typer.Option(help="The file for the counts (JSON).")],
+    segment: Annotated[
+        Segment, typer.Option(help="The unit of text in which names occur together.")
+    ] = Segment.sentence,
+    window: Annotated[str, typer.Option(help="Length in words of the window that covers a name of n words.")] = "2n+2",
+    stem: Annotated[bool, typer.Option("--stem", help="Match all forms of a word: walk, walked, walking.")] = False,
+    field: Annotated[
+        str, typer.Option(help="The field of JSON or Parquet with the text; default: text and similar names.")
+    ] = "",
+    encoding: Annotated[str, typer.Option(help="The encoding of plain text.")] = "utf-8",
+    about: Annotated[str, typer.Option(help="A description of the corpus, stored with the counts.")] = "",
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes; default: one per core.")] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Stop at the first file that cannot be read.")] = False,
 ) -> None:
     """Count how often label names occur, and occur together, in a corpus."""
@@ -112,9 +116,9 @@ def count_command(
 
 
 def _may_write(out: Path) -> None:
-    """Better now than after an hour."""
+    """Refuses a path that cannot be written before the work starts."""
     if not out.parent.is_dir():
-        raise UserError(f"there is no folder {out.parent} for {out.name}; make it first")
+        raise UserError(f"there is no folder {out.parent} for {out.name}; create it first")
     if out.is_dir():
         raise UserError(f"{out} is a folder; give a file's name")
 
@@ -137,7 +141,7 @@ def _bytes_progress() -> Progress:
 def _command(
     names: Path, corpus: list[Path], segment: Segment, window: str, stem: bool, field: str, encoding: str
 ) -> str:
-    """How to make these counts again. Of paths only the last part: counts are passed on, folders' names are not."""
+    """Returns the command that makes these counts. Only the last part of paths is kept, because counts are shared."""
     import shlex
 
     parts = ["fedalign", "labels", "count", "--names", names.name]
@@ -154,15 +158,15 @@ def _report(outcome: Outcome, seconds: float) -> None:
 
     counted = outcome.counts
     shown = Table(title="segments with each name", title_justify="left")
-    for column in ("name", "looked for as", "segments", "together with"):
+    for column in ("name", "searched as", "segments", "together with"):
         shown.add_column(column, overflow="fold")
     partners = [0] * len(counted.counts)
     for i, j, _ in counted.pairs:
         partners[i] += 1
         partners[j] += 1
     for name, ways, number, others in zip(counted.rule.names, counted.rule.ways, counted.counts, partners, strict=True):
-        said = " | ".join(" ".join(way.words) for way in ways)
-        shown.add_row(escape(name), escape(said), f"{number:,}", f"{others} names")
+        words = " | ".join(" ".join(way.words) for way in ways)
+        shown.add_row(escape(name), escape(words), f"{number:,}", f"{others} names")
     output.print(shown)
     for name, reason in outcome.unreadable[:SHOWN]:
         note(f"skipped {name}: it {reason}")
@@ -172,7 +176,7 @@ def _report(outcome: Outcome, seconds: float) -> None:
         kinds = ", ".join(f"{number:,} {suffix}" for suffix, number in outcome.ignored.most_common(5))
         note(f"ignored, because they are not text: {kinds}")
     if counted.little():
-        note(f"the corpus says too little about {', '.join(counted.little())}; descriptions or more text may help")
+        note(f"these names occur too rarely: {', '.join(counted.little())}; add descriptions or more text")
     made = counted.corpora[0]
     output.print(
         f"{made.files:,} files, {made.bytes / 1e6:,.1f} MB of text, {made.segments:,} {counted.rule.segment}s, "
@@ -183,9 +187,9 @@ def _report(outcome: Outcome, seconds: float) -> None:
 @group.command(name="merge")
 def merge_command(
     parts: Annotated[list[Path], typer.Argument(metavar="COUNTS...", help="Files of `labels count`.")],
-    out: Annotated[Path, typer.Option(help="Where the sum goes.")],
+    out: Annotated[Path, typer.Option(help="The file for the sum.")],
 ) -> None:
-    """Add up counts of parts of a corpus, made on one machine or many."""
+    """Add counts of parts of a corpus, made on one machine or many."""
     from fedalign.labels import counts
 
     _may_write(out)
@@ -200,20 +204,22 @@ def merge_command(
 
 @group.command(name="vectors")
 def vectors_command(
-    out: Annotated[Path, typer.Option(help="Where the vectors go (safetensors).")],
+    out: Annotated[Path, typer.Option(help="The file for the vectors (safetensors).")],
     counts: Annotated[str, typer.Option(help="A file of `labels count`, or the name of shipped counts.")] = "",
     sentence: Annotated[
-        bool, typer.Option("--sentence", help="From a pretrained sentence model instead; needs --names.")
+        bool, typer.Option("--sentence", help="Use a pretrained sentence model instead; needs --names.")
     ] = False,
-    names: Annotated[Path | None, typer.Option(help="Only these names, a name a line; default: all counted.")] = None,
-    model: Annotated[str, typer.Option(help="Folder of the sentence model; default: the package's.")] = "",
-    phrase: Annotated[str, typer.Option(help="What the sentence model reads, {} being the name.")] = "{}",
+    names: Annotated[
+        Path | None, typer.Option(help="Only these names, one per line; default: all that were counted.")
+    ] = None,
+    model: Annotated[str, typer.Option(help="Folder of a sentence model; default: the installed one.")] = "",
+    phrase: Annotated[str, typer.Option(help="The text for the sentence model, in which {} is the name.")] = "{}",
     dim: Annotated[int, typer.Option(min=2, help="Width of the vectors.")] = 256,
     seed: Annotated[int, typer.Option(min=0, help="Seed of everything random.")] = 4321,
     reading: Annotated[
-        Reading, typer.Option(help="Edges as the paper has them, or its published code.")
+        Reading, typer.Option(help="Edges as in the paper, or as in its published code.")
     ] = Reading.paper,
-    smoothing: Annotated[float, typer.Option(min=0, help="Of counts against chance; 0: none.")] = 0.5,
+    smoothing: Annotated[float, typer.Option(min=0, help="Added to counts against chance; 0: none.")] = 0.5,
 ) -> None:
     """Make label vectors from counts: PMI, a graph, random walks, skip-gram."""
     from fedalign.config import from_table
@@ -224,18 +230,18 @@ def vectors_command(
     if bool(counts) == sentence:
         raise UserError("give either --counts COUNTS or --sentence")
     if sentence and names is None:
-        raise UserError("--sentence needs --names, a text file with a label name a line")
+        raise UserError("--sentence needs --names, a text file with one label name per line")
     options: dict[str, Any] = {"source": "sentence", "file": model, "phrase": phrase, "descriptions": str(names)}
     if counts:
         options = {"source": "counts", "file": counts, "reading": reading.value, "smoothing": smoothing}
     how = from_table({"labels": options}, where="labels vectors").labels
     wanted = label_names.read_names(names)[0] if names else vectors.counted_names(counts)
     rows = vectors.make(wanted, dim, how, seed)
-    noted = vectors.notes(wanted, how)
-    vectors.write_vectors(out, wanted, rows, {**noted, "seed": seed})
-    isolated_names = noted.get("isolated", [])
+    facts = vectors.notes(wanted, how)
+    vectors.write_vectors(out, wanted, rows, {**facts, "seed": seed})
+    isolated_names = facts.get("isolated", [])
     if isolated_names:
-        note(f"no tie was found for {', '.join(isolated_names)}; they get random vectors of ordinary length")
+        note(f"no edge was found for {', '.join(isolated_names)}; they get random vectors of the mean length")
     output.print(f"{len(wanted)} vectors of {dim} numbers in {escape(str(out))}", soft_wrap=True)
     suggest("fedalign labels show", out)
 
@@ -243,10 +249,10 @@ def vectors_command(
 @group.command(name="show")
 def show_command(
     source: Annotated[Path, typer.Argument(metavar="VECTORS", help="A file of `labels vectors`.")],
-    nearest: Annotated[int, typer.Option(min=1, help="Names shown for each.")] = 3,
-    png: Annotated[Path | None, typer.Option(help="The heatmap; default: beside the vectors.")] = None,
+    nearest: Annotated[int, typer.Option(min=1, help="Number of nearest names per label.")] = 3,
+    png: Annotated[Path | None, typer.Option(help="The file for the heatmap; default: next to the vectors.")] = None,
 ) -> None:
-    """Show the nearest names of each label, those without ties, and a heatmap of similarities."""
+    """Show the nearest names of each label, names without edges, and a heatmap of similarities."""
     from rich.table import Table
 
     from fedalign.labels import vectors
@@ -257,21 +263,21 @@ def show_command(
     names, rows = vectors.stored(source)
     if len(names) < 2:
         raise UserError(f"{source} holds {len(names)} vector; comparing needs at least two")
-    noted = vectors.facts(source)
+    facts = vectors.facts(source)
     similar = vectors.cosines(rows)
     shown = Table(title="nearest names, by cosine", title_justify="left")
     for column in ("name", "segments", "nearest"):
         shown.add_column(column, overflow="fold")
-    counted = dict(zip(names, noted.get("counts", []), strict=False))
+    counted = dict(zip(names, facts.get("counts", []), strict=False))
     for i, name in enumerate(names):
         order = [j for j in similar[i].argsort(descending=True).tolist() if j != i][:nearest]
         close = ", ".join(f"{escape(names[j])} {float(similar[i, j]):.2f}" for j in order)
         shown.add_row(escape(name), f"{counted[name]:,}" if name in counted else "-", close)
     output.print(shown)
-    if noted.get("isolated"):
-        note(f"without a tie, their vectors are random: {', '.join(noted['isolated'])}")
-    if noted.get("says_little"):
-        note(f"the corpus says too little about {', '.join(noted['says_little'])}")
+    if facts.get("isolated"):
+        note(f"without an edge, so their vectors are random: {', '.join(facts['isolated'])}")
+    if facts.get("says_little"):
+        note(f"these names occur too rarely in the corpus: {', '.join(facts['says_little'])}")
     heatmap.draw(names, similar.numpy(), picture, "cosine of label vectors")
     output.print(f"heatmap: {escape(str(picture))}", soft_wrap=True)
     suggest("fedalign run PRESET --set labels.source=vectors --set", f"labels.file={source}")

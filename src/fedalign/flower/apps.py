@@ -1,4 +1,4 @@
-"""The two halves that Flower runs: a ServerApp and a ClientApp. Nothing heavy is imported before a message arrives."""
+"""The ServerApp and the ClientApp that Flower runs. Heavy imports wait until a message arrives."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 UNBOUND = (
     "this SuperNode was started without config= in --node-config, so it reads and sends whatever the server's "
-    "configuration asks for; give it the file you looked at with fedalign check --what-leaves to be held to that"
+    "configuration asks for; add config= with the file that you checked with fedalign check --what-leaves"
 )
 
 server_app = ServerApp()
@@ -26,7 +26,7 @@ def main(grid: Grid, context: Context) -> None:
     from fedalign.errors import UserError
     from fedalign.flower.server import in_flower, serve
 
-    logger = logging.getLogger("flwr")  # what Flower shows with `flwr run --stream` and `flwr log`
+    logger = logging.getLogger("flwr")  # which Flower shows with `flwr run --stream` and `flwr log`
     logger.addFilter(_without_trace)
     log = logger.info
     try:
@@ -34,14 +34,14 @@ def main(grid: Grid, context: Context) -> None:
     except UserError as error:
         sentence = in_flower(str(error))
         logger.error("error: %s", sentence)
-        raise UserError(sentence) from None  # Flower notes a run as failed by what it raises
+        raise UserError(sentence) from None  # Flower marks a run as failed if its app raises
     if "last" in result:
         log(f"finished: F1 {100 * result['last']['f1']:.2f}, accuracy {100 * result['last']['accuracy']:.2f}")
     log(f"run folder: {context.run_config.get('out', 'run')}")
 
 
 def _without_trace(record: logging.LogRecord) -> bool:
-    """Flower logs what an app raises with a traceback, which tells nothing about a user's mistake."""
+    """Removes the traceback that Flower logs with a user's mistake."""
     from fedalign.errors import UserError
 
     if record.exc_info and isinstance(record.exc_info[1], UserError):
@@ -50,7 +50,7 @@ def _without_trace(record: logging.LogRecord) -> bool:
 
 
 def _answer(kind: str, message: Message, context: Context) -> Message:
-    """The party's answer. If it fails, the reason stays in the party's own log: it may hold a path or a cell."""
+    """Returns the party's reply. The reason of a failure stays in the party's own log: it may hold a path or a cell."""
     from flwr.app import ConfigRecord, RecordDict
 
     try:

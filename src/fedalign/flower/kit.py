@@ -1,4 +1,4 @@
-"""A folder to begin a deployment with: the Flower app, the configuration, trial certificates and keys, commands."""
+"""Writes a folder for a deployment: the Flower app, the configuration, trial certificates and keys, the commands."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fedalign.labels.names import allowed
 from fedalign.registry import Choice
 from fedalign.system.files import PRIVATE, write_atomically
 
-APP = '''"""Flower finds the two halves of the run here."""
+APP = '''"""The ServerApp and the ClientApp of the run, for Flower."""
 
 from fedalign.flower.apps import client_app, server_app
 
@@ -26,13 +26,13 @@ __all__ = ["client_app", "server_app"]
 
 
 def for_parties(config: Config) -> Config:
-    """The configuration without what only a simulation needs: each party reads its own file, wherever that is."""
-    beside = {
+    """Returns the configuration without what only a simulation needs: each party reads its own file."""
+    copies = {
         key: choice.model_copy(update={"name": f"./{Path(choice.name).name}"})
         for key, choice in (("algorithm", config.algorithm), ("encoder", config.encoder))
-        if choice.name.endswith(".py")  # everybody has a copy of it where the SuperNode or SuperLink is started
+        if choice.name.endswith(".py")  # every machine has a copy where its SuperNode or SuperLink is started
     }
-    config = config.model_copy(update=beside)
+    config = config.model_copy(update=copies)
     if config.dataset.name != "files":
         return config
     kept = {key: value for key, value in config.dataset.options.items() if key not in SERVER_ONLY or key == "aliases"}
@@ -40,7 +40,7 @@ def for_parties(config: Config) -> Config:
 
 
 def write_app(folder: Path, config: Config, **settings: str | int | float | bool) -> Path:
-    """The app folder that `flwr run` takes: two small files, the run's configuration inside."""
+    """Writes the app folder for `flwr run`: two small files that include the run's configuration."""
     folder.mkdir(parents=True, exist_ok=True)
     project = {
         "build-system": {"requires": ["hatchling"], "build-backend": "hatchling.build"},
@@ -68,7 +68,7 @@ def write_app(folder: Path, config: Config, **settings: str | int | float | bool
 
 
 def write_flower_home(folder: Path, address: str, certificate: Path | None) -> Path:
-    """Flower's own settings: the name `parties` for the SuperLink of this run."""
+    """Writes Flower's own settings: the name `parties` for the SuperLink of this run."""
     folder.mkdir(parents=True, exist_ok=True)
     link: dict[str, object] = {"address": address}
     link |= {"insecure": True} if certificate is None else {"root-certificates": str(certificate.resolve())}
@@ -77,7 +77,7 @@ def write_flower_home(folder: Path, address: str, certificate: Path | None) -> P
 
 
 def write_certificates(folder: Path, hosts: Sequence[str], days: int = 30) -> None:
-    """A certificate authority and a server certificate for trials; real runs use those of your organisation."""
+    """Writes a certificate authority and a server certificate for trials; real runs use those of your organisation."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -136,7 +136,7 @@ def write_certificates(folder: Path, hosts: Sequence[str], days: int = 30) -> No
 
 
 def write_key(path: Path) -> None:
-    """A party's key pair: the private half stays with the party, the public one is registered with the server."""
+    """Writes a party's key pair. The private key stays with the party, the public key is registered with the server."""
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -150,7 +150,7 @@ def write_key(path: Path) -> None:
 
 
 def write_kit(folder: Path, config: Config, parties: Sequence[str], host: str, port: int) -> None:
-    """Everything for a first run on one machine, and what to change for several."""
+    """Writes everything for a first run, with instructions for several machines."""
     if folder.exists() and any(folder.iterdir()):
         raise UserError(f"{folder} exists already and is not empty; give another folder")
     for party in parties:
@@ -183,6 +183,7 @@ export FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1 FLWR_HOME=$PWD/flower-home
 
 
 def instructions(parties: Sequence[str], host: str, port: int) -> str:
+    """Returns the README of the folder."""
     starts = "\n".join(
         f"""flower-supernode --root-certificates certificates/ca.crt --superlink {host}:{port} \\
   --auth-supernode-private-key keys/{party} --port {9200 + number} \\
@@ -192,8 +193,8 @@ def instructions(parties: Sequence[str], host: str, port: int) -> str:
     registers = "\n".join(f"flwr supernode register keys/{party}.pub parties --name {party}" for party in parties)
     return f"""# A run with parties on their own machines
 
-Every command is run in this folder. The certificates are for trials; replace them by those of your organisation. A
-party needs `certificates/ca.crt`, `config.toml` and its own private key, nothing else of this folder.
+Run every command in this folder. The certificates are for trials; replace them with those of your organisation. A party
+needs only `certificates/ca.crt`, `config.toml` and its own private key.
 
 On every machine:
 
@@ -212,9 +213,9 @@ flower-superlink --ssl-ca-certfile certificates/ca.crt --ssl-certfile certificat
 
 ## Each party, on its own machine
 
-Try the way to the server: `fedalign deploy check --server {host}:{port}`. What will leave this machine:
-`fedalign check FILE --what-leaves --config config.toml`. With `config` below, a run that would read or send anything
-else than you were told is refused. Then:
+Test the connection to the server: `fedalign deploy check --server {host}:{port}`. List what will leave this machine:
+`fedalign check FILE --what-leaves --config config.toml`. With `config` below, the SuperNode refuses a run that would
+read or send anything else. Then start the SuperNode:
 
 ```
 {starts}
@@ -226,6 +227,6 @@ else than you were told is refused. Then:
 flwr run app parties --stream
 ```
 
-The run's folder is `run/` where the SuperLink was started. After a crash go on with
-`flwr run app parties --stream -c 'resume=true'`. Then `fedalign predict run new.csv`.
+The run's folder is `run/` in the folder where the SuperLink was started. To resume a run after a crash:
+`flwr run app parties --stream -c 'resume=true'`. To use the model: `fedalign predict run new.csv`.
 """

@@ -1,4 +1,4 @@
-"""A party's rows as they come from its file, or from a preset for trials, and what it offers before the first round."""
+"""Reads a party's rows from its file, or from a preset for trials, and makes its offer before the first round."""
 
 from __future__ import annotations
 
@@ -13,23 +13,29 @@ from fedalign.ingest.party_files import Files
 from fedalign.runs import experiment
 from fedalign.types import Examples
 
-OF_PARTIES = ("classes", "columns")  # options with a table for each party, of which it needs its own
+OF_PARTIES = ("classes", "columns")  # options with one table per party, of which a party needs its own
 
 
 class Rows(Protocol):
-    def offer(self) -> Offer: ...
+    """The rows of one party."""
+
+    def offer(self) -> Offer:
+        """Returns what the party tells the server before the first round."""
+        ...
 
     def parts(self, agreed: Agreement) -> dict[str, Examples]:
-        """Training, validation and test rows, as far as there are any."""
+        """Returns the training, validation and test rows that there are."""
         ...
 
 
 class FileRows:
-    def __init__(self, here: PartySetup) -> None:
-        options = {key: value for key, value in here.config.dataset.options.items() if key not in SERVER_ONLY}
+    """Rows of a party's own file."""
+
+    def __init__(self, setup: PartySetup) -> None:
+        options = {key: value for key, value in setup.config.dataset.options.items() if key not in SERVER_ONLY}
         for key in OF_PARTIES:
-            options[key] = {name: value for name, value in options.get(key, {}).items() if name == here.name}
-        files = registry.build("datasets", "files", {**options, "parties": {here.name: str(here.data)}})
+            options[key] = {name: value for name, value in options.get(key, {}).items() if name == setup.name}
+        files = registry.build("datasets", "files", {**options, "parties": {setup.name: str(setup.data)}})
         assert isinstance(files, Files)
         self.files = files
         reading = self.files.reading()
@@ -50,12 +56,14 @@ class FileRows:
 
 
 class PresetRows:
-    def __init__(self, here: PartySetup) -> None:
-        assert here.partition is not None
-        self.federation = experiment.federation(here.config)
-        if here.partition >= len(self.federation.parties):
-            raise UserError(f"partition-id={here.partition}, but there are {len(self.federation.parties)} clients")
-        self.party = self.federation.parties[here.partition]
+    """Rows of a preset's client, for trials."""
+
+    def __init__(self, setup: PartySetup) -> None:
+        assert setup.partition is not None
+        self.federation = experiment.federation(setup.config)
+        if setup.partition >= len(self.federation.parties):
+            raise UserError(f"partition-id={setup.partition}, but there are {len(self.federation.parties)} clients")
+        self.party = self.federation.parties[setup.partition]
 
     def offer(self) -> Offer:
         names = [name for name, own in zip(self.federation.label_names, self.party.train.classes, strict=True) if own]

@@ -1,6 +1,6 @@
-"""What can be wrong before a run begins, said in one sentence to the person who can mend it.
+"""Checks of the network before a run starts. Each failure is one sentence for the person who can fix it.
 
-Flower itself retries a connection that fails and says no more than that; so each side can try first.
+Flower retries a failed connection and gives no reason, so each side can test its own part first.
 """
 
 from __future__ import annotations
@@ -11,57 +11,67 @@ from pathlib import Path
 
 from fedalign.errors import UserError
 
-PATIENCE = 5.0  # seconds
+TIMEOUT = 5.0  # seconds
+PORT_IN_USE = (98, 48, 10048)  # errno on Linux, macOS and Windows
+EXPIRED, OTHER_NAME = (10,), (62, 64)  # verification codes of OpenSSL
 
 
 def address(text: str) -> tuple[str, int]:
+    """Returns host and port."""
     host, colon, port = text.rpartition(":")
     if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise UserError(f"{text!a} is no address; write host:port, for example 127.0.0.1:8000")
+        raise UserError(f"{text!a} is not an address; write host:port, for example 127.0.0.1:8000")
     return host.strip("[]"), int(port)
 
 
 def can_listen(text: str) -> None:
-    """On the server's machine: the address is its own and free."""
+    """Checks on the server's machine that the address belongs to it and is free."""
     host, port = address(text)
     try:
         with socket.create_server((host, port)):
             pass
     except OSError as error:
-        if error.errno in (98, 48, 10048):
+        if error.errno in PORT_IN_USE:
             raise UserError(
-                f"port {port} is in use on {host}; stop what listens there or choose another --port"
+                f"port {port} is in use on {host}; stop the program that uses it or choose another --port"
             ) from error
         raise UserError(f"cannot listen on {text}: {error.strerror}; give an address of this machine") from error
 
 
 def can_reach(text: str, certificate: Path) -> str:
-    """On a party's machine: the server answers over TLS, and our certificate vouches for it; returns until when."""
+    """Checks on a party's machine that the server answers over TLS with a certificate that `certificate` signed.
+
+    Returns the time at which the server's certificate expires.
+    """
     host, port = address(text)
     try:
         context = ssl.create_default_context(cafile=str(certificate))
     except (OSError, ssl.SSLError) as error:
-        raise UserError(f"{certificate} is no certificate that can be read; ask for the server's ca.crt") from error
+        raise UserError(f"{certificate} is not a readable certificate; ask for the server's ca.crt") from error
     try:
         with (
-            socket.create_connection((host, port), timeout=PATIENCE) as plain,
+            socket.create_connection((host, port), timeout=TIMEOUT) as plain,
             context.wrap_socket(plain, server_hostname=host) as secure,
         ):
             found = secure.getpeercert() or {}
     except ssl.SSLCertVerificationError as error:
-        if "mismatch" in error.verify_message:
+        if error.verify_code in OTHER_NAME:
             raise UserError(
-                f"the server's certificate is for other names than {host}; use a name that it lists, or have one made"
+                f"the server's certificate is for other names than {host}; use a name that it lists, or ask "
+                "for a new certificate"
             ) from error
-        if "expired" in error.verify_message:
-            raise UserError("the server's certificate has expired; its people must renew it") from error
+        if error.verify_code in EXPIRED:
+            raise UserError(
+                "the server's certificate has expired; ask the server's administrator to renew it"
+            ) from error
         raise UserError(
-            f"{certificate} does not vouch for the server at {text} ({error.verify_message}); ask for its ca.crt"
+            f"{certificate} did not sign the certificate of {text} ({error.verify_message}); ask for the server's "
+            "ca.crt"
         ) from error
     except ssl.SSLError as error:
-        raise UserError(f"{text} does not speak TLS; was the SuperLink started with certificates?") from error
+        raise UserError(f"{text} does not use TLS; start the SuperLink with certificates") from error
     except ConnectionRefusedError as error:
-        raise UserError(f"nothing listens at {text}; ask whether the SuperLink is started") from error
+        raise UserError(f"no program listens at {text}; ask whether the SuperLink is running") from error
     except (TimeoutError, OSError) as error:
         raise UserError(f"{text} cannot be reached ({error}); check the address and the firewall") from error
     return str(found.get("notAfter", ""))

@@ -1,4 +1,4 @@
-"""Who takes part, in which order, and what they agreed on."""
+"""The parties of a run, their order, and what they agreed on."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ from fedalign.errors import UserError
 from fedalign.ingest.agree import Preparation, agree
 from fedalign.ingest.offer import Agreement, Offer
 from fedalign.labels import names as label_names
-from fedalign.labels.names import Near
+from fedalign.labels.names import Near, Similarity
 from fedalign.system.files import write_atomically
 from fedalign.types import Examples, Federation, Party
+
+FORMAT = 1  # of parties.json
 
 
 @dataclass
@@ -26,32 +28,32 @@ class Roster:
 
     agreed: Agreement
     offers: list[Offer]
-    run: str = field(default_factory=lambda: secrets.token_hex(16))  # what the parties keep their memory under
+    run: str = field(default_factory=lambda: secrets.token_hex(16))  # the key of the parties' client state
     how: Preparation = field(default_factory=dict)
-    approved: tuple[str, ...] = ()  # names that look like another party's and are meant
+    approved: tuple[str, ...] = ()  # names that look like another party's and are correct
 
     @property
     def federation(self) -> Federation:
-        """The federation as the server knows it: names and classes, and no row."""
+        """Returns the federation as the server knows it: names and classes, no rows."""
         parties = [absent(offer, self.agreed) for offer in self.offers]
         agreed = self.agreed
         return Federation(agreed.task, agreed.label_names, parties, agreed.inputs, aliases=agreed.aliases)
 
     def unknown(self, offer: Offer) -> list[str]:
-        """The names of an offer that are not in the agreed list."""
+        """Returns the names of an offer that are not in the agreed list."""
         keys = {label_names.normalised(name) for name in (*self.agreed.label_names, *self.agreed.aliases)}
         return [name for name in offer.classes if label_names.normalised(name) not in keys]
 
     def objection(self, offer: Offer) -> str:
-        """Why a party must not join, by the rules of the opening step; empty if it may."""
+        """Returns why a party must not join, by the rules for the first parties; empty if it may."""
         try:
             _, near = agree([*self.offers, offer], self.how, self.agreed.aliases)
         except UserError as error:
             return str(error)
-        return next(map(held, look_alikes(near, [*self.offers, offer], self.approved)), "")
+        return next(map(refusal, look_alikes(near, [*self.offers, offer], self.approved)), "")
 
     def extended(self, offer: Offer, new: Sequence[str]) -> Roster:
-        """With one more party and its names at the end of the list, so that no class changes its place."""
+        """Returns the roster with one more party. Its new names are appended, so that no class changes its index."""
         names = (*self.agreed.label_names, *map(label_names.allowed, new))
         agreed = self.agreed.model_copy(update={"label_names": names})
         return replace(self, agreed=agreed, offers=[*self.offers, offer])
@@ -61,57 +63,70 @@ class Roster:
         return folder / "parties.json"
 
     def keep(self, folder: Path) -> None:
-        """Writes who takes part and what was agreed, so that a resumed run has the same order."""
+        """Stores the parties and what was agreed, so that a resumed run has the same order."""
         agreed = json.loads(self.agreed.model_dump_json())
         parties = [offer.party for offer in self.offers]
-        write_atomically(self.path(folder), json.dumps({"run": self.run, "agreed": agreed, "parties": parties}))
+        table = {"format": FORMAT, "run": self.run, "agreed": agreed, "parties": parties}
+        write_atomically(self.path(folder), json.dumps(table))
 
     @classmethod
-    def again(cls, stored: Stored, offers: Sequence[Offer], how: Preparation, approved: tuple[str, ...]) -> Roster:
-        """The roster of a run that is resumed: the same parties in the same order. Others join once it goes on."""
+    def resumed(
+        cls, stored: StoredRoster, offers: Sequence[Offer], how: Preparation, approved: tuple[str, ...]
+    ) -> Roster:
+        """Returns the roster of a resumed run: the same parties in the same order. Other parties join later."""
         offered = {offer.party: offer for offer in offers}
         return cls(stored.agreed, [offered[name] for name in stored.parties], stored.run, how, approved)
 
 
 @dataclass(frozen=True)
-class Stored:
-    """What a run's folder tells of its parties."""
+class StoredRoster:
+    """The parties of a run as its folder stores them."""
 
     agreed: Agreement
     parties: tuple[str, ...]
     run: str
-    old: bool  # of a run whose key was made from configuration and agreement, not drawn
+    derived_key: bool  # the run's key was derived from configuration and agreement, as the first version did
 
     @classmethod
-    def read(cls, folder: Path) -> Stored:
-        table = json.loads(Roster.path(folder).read_text(encoding="utf-8"))
-        agreed = Agreement.model_validate(table["agreed"])
+    def read(cls, folder: Path) -> StoredRoster:
+        path = Roster.path(folder)
+        try:
+            table = json.loads(path.read_text(encoding="utf-8"))
+            version = table.get("format", FORMAT)  # the first version stored none
+            if version != FORMAT:
+                raise UserError(
+                    f"{path} has the format {version!r:.80}, which this version does not know; resume the run with the "
+                    "version of fedalign that wrote it"
+                )
+            agreed, parties = Agreement.model_validate(table["agreed"]), tuple(map(str, table["parties"]))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise UserError(f"{path} is damaged; restore it from a copy, or start a new run") from error
         key = table.get("run")
         if key is None:
             config = (folder / "config.toml").read_text(encoding="utf-8")
             key = hashlib.sha256((config + agreed.model_dump_json()).encode()).hexdigest()
-        return cls(agreed, tuple(table["parties"]), key, "run" not in table)
+        return cls(agreed, parties, key, "run" not in table)
 
 
 def look_alikes(near: Sequence[Near], offers: Sequence[Offer], approved: Sequence[str]) -> Iterator[Near]:
-    """Pairs of different parties' names that look alike and that nobody approved."""
+    """Yields pairs of different parties' names that look alike and that are not approved."""
     owned = [{label_names.normalised(name) for name in offer.classes} for offer in offers]
     for pair in near:
         keys = {label_names.normalised(pair.first), label_names.normalised(pair.second)}
         one_party = any(keys <= own for own in owned)
-        if pair.reason == "look alike" and not one_party and not {pair.first, pair.second} & set(approved):
+        if pair.reason is Similarity.LOOK_ALIKE and not one_party and not {pair.first, pair.second} & set(approved):
             yield pair
 
 
-def held(pair: Near) -> str:
+def refusal(pair: Near) -> str:
     return (
-        f"{pair.first!a} and {pair.second!a} of different parties look alike; join them with an alias, or put one of "
-        "them into approved if both are meant"
+        f"{pair.first!a} and {pair.second!a} of different parties look alike; join them with an alias, or add one of "
+        "them to approved if both are correct"
     )
 
 
 def absent(offer: Offer, agreed: Agreement) -> Party:
-    """A party as the server knows it: its name and classes, and no row."""
+    """Returns a party as the server knows it: its name and classes, no rows."""
     classes = torch.zeros(len(agreed.label_names), dtype=torch.bool)
     classes[agreed.places(offer.classes)] = True
     nothing = torch.zeros(0, len(classes))

@@ -1,7 +1,7 @@
-"""The server's side: who is there, what they call their classes, and rounds over the network.
+"""The server's side of a deployment: it gathers the parties, agrees on their classes, and runs the rounds.
 
-The server holds no row. It asks each party for an offer (label names and, for numbers, column statistics), agrees on
-one list of names and one way to read rows, and then carries weights to the parties and back.
+The server holds no rows. It asks each party for an offer (label names and, for numbers, column statistics), derives one
+list of names and one way to read rows, and then exchanges weights with the parties.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fedalign import registry
 from fedalign.config import Config
 from fedalign.errors import UserError
 from fedalign.flower.engine import DeployedEngine, NewClassesError
-from fedalign.flower.roster import Roster, Stored, held, look_alikes
+from fedalign.flower.roster import Roster, StoredRoster, look_alikes, refusal
 from fedalign.flower.transport import Log, Transport
 from fedalign.ingest.agree import agree
 from fedalign.ingest.offer import Agreement
@@ -43,23 +43,23 @@ Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 @dataclass(frozen=True)
 class Settings:
-    """What a deployment is told beside the run's configuration."""
+    """Settings of a deployment that are not part of the run's configuration."""
 
     out: Path
-    parties: Annotated[int, Field(ge=1)] = 1  # wait for so many before the first round
-    wait: Seconds = 600.0  # for them
+    parties: Annotated[int, Field(ge=1)] = 1  # to wait for before the first round
+    wait: Seconds = 600.0  # for these parties
     timeout: Seconds = 3600.0  # of a round
     resume: bool = False
-    new_classes: Literal["refuse", "extend"] = "refuse"  # extend: a party that joins later may bring names of its own
+    new_classes: Literal["refuse", "extend"] = "refuse"  # extend: a party that joins later may add classes
     evaluate_every: Annotated[int, Field(ge=1)] = 5  # rounds
-    approved: tuple[str, ...] = ()  # names that look like another party's and are meant
+    approved: tuple[str, ...] = ()  # names that look like another party's and are correct
     trial: bool = False  # parties are clients of a preset, not files
 
     @classmethod
     def read(cls, run: Mapping[str, Any]) -> Settings:
         known = {key: run[key] for key in cls.__dataclass_fields__ if key in run}
         known["out"] = Path(str(run.get("out", "run")))
-        words = str(run.get("approved", "")).split(";")  # a name may hold a comma
+        words = str(run.get("approved", "")).split(";")  # a name may contain a comma
         known["approved"] = tuple(word.strip() for word in words if word.strip())
         try:
             return TypeAdapter(cls).validate_python(known)
@@ -68,33 +68,33 @@ class Settings:
 
 
 def serve(grid: Grid, text: str, run: Mapping[str, Any], log: Log) -> dict[str, Any]:
-    """A whole run over the network; everything is kept in the run's folder on the server."""
+    """Runs all rounds over the network. The run's folder is on the server."""
     settings = Settings.read(run)
     config = configs.from_table(tomllib.loads(text), where="the run's configuration")
-    post = Transport(grid, settings.parties, settings.wait, settings.timeout, log)
-    stored = Stored.read(settings.out) if settings.resume and Roster.path(settings.out).is_file() else None
+    transport = Transport(grid, settings.parties, settings.wait, settings.timeout, log)
+    stored = StoredRoster.read(settings.out) if settings.resume and Roster.path(settings.out).is_file() else None
     if settings.trial:
-        roster, plan = trial(post, config)
+        roster, plan = trial(transport, config)
         roster = roster if stored is None else replace(roster, run=stored.run)
     elif stored is not None:
-        roster, plan = reopened(post, stored, config, settings)
+        roster, plan = reopened(transport, stored, config, settings)
     else:
-        roster = open_roster(post, config, settings, log)
+        roster = open_roster(transport, config, settings, log)
         plan = experiment.plan(config, roster.federation)
         for sentence in notices(roster.agreed.label_names, config.labels, plan.config.labels):
             log(sentence)
     config = plan.config  # names that join later do not change the source of class vectors
     resume, extend = settings.resume, settings.new_classes == "extend"
     while True:
-        engine = DeployedEngine(plan, post, roster, extend, settings.evaluate_every, settings.out)
+        engine = DeployedEngine(plan, transport, roster, extend, settings.evaluate_every, settings.out)
 
-        def begun(plan: Plan, done: int, roster: Roster = roster, engine: DeployedEngine = engine) -> None:
+        def on_start(plan: Plan, done: int, roster: Roster = roster, engine: DeployedEngine = engine) -> None:
             engine.counted = last_accepted(RunFolder(settings.out).records(), config.min_clients)
             roster.keep(settings.out)
-            post.keep_notes(settings.out)
+            transport.write_receipts(settings.out)
 
         callbacks = experiment.RunCallbacks(
-            on_start=begun,
+            on_start=on_start,
             on_round=lambda now, seconds: log(round_line(now.record, seconds)),
             on_warning=log,
         )
@@ -105,12 +105,12 @@ def serve(grid: Grid, text: str, run: Mapping[str, Any], log: Log) -> dict[str, 
             roster = roster.extended(joining.offer, joining.names)
             roster.keep(settings.out)
             plan = experiment.plan(config, roster.federation)
-            grow(settings.out, plan)
+            add_new_classes(settings.out, plan)
             resume = True
 
 
 def in_flower(message: str) -> str:
-    """A mistake told with what can be done about it here, where there is no command line."""
+    """Returns an error message whose fix fits a Flower app, which has no command line of its own."""
     message = re.sub(
         r"resume it with `fedalign run .* --resume`", "give the app the configuration of that run", message
     )
@@ -118,53 +118,53 @@ def in_flower(message: str) -> str:
     return message.replace("--resume to continue", "--run-config 'resume=true' to continue")
 
 
-def trial(post: Transport, config: Config) -> tuple[Roster, Plan]:
-    """Parties that are clients of a preset: for trying a network before files are at hand."""
-    post.trial = True
+def trial(transport: Transport, config: Config) -> tuple[Roster, Plan]:
+    """Returns roster and plan of a trial, whose parties are clients of a preset."""
+    transport.trial = True
     plan = experiment.plan(config)
     data = plan.federation
     agreed = Agreement(task=data.task, label_names=tuple(data.label_names), inputs=data.inputs)
     order = {party.name: i for i, party in enumerate(data.parties)}
-    return Roster(agreed, sorted(post.gather(), key=lambda offer: order[offer.party])), plan
+    return Roster(agreed, sorted(transport.gather(), key=lambda offer: order[offer.party])), plan
 
 
 def round_line(record: Mapping[str, Any], seconds: float) -> str:
     scores = f"  F1 {100 * record['f1']:.2f}" if "f1" in record else ""
-    refused = f"  left out: {json.dumps(record['refused'])}" if "refused" in record else ""
+    refused = f"  refused: {json.dumps(record['refused'])}" if "refused" in record else ""
     return f"round {record['round']}: {len(record['clients'])} parties{scores}{refused}  {seconds:.1f} s"
 
 
-def open_roster(post: Transport, config: Config, settings: Settings, log: Log) -> Roster:
-    """The opening step: offers from all parties, one list of names, one way to read rows."""
+def open_roster(transport: Transport, config: Config, settings: Settings, log: Log) -> Roster:
+    """Returns the roster of a new run: offers from all parties, one list of names, one way to read rows."""
     files = registry.build("datasets", "files", config.dataset.options)
-    offers = sorted(post.gather(), key=lambda offer: offer.party)
+    offers = sorted(transport.gather(), key=lambda offer: offer.party)
     agreed, near = agree(offers, files.preparation, files.reading().aliases)
     for pair in near:
-        log(f"names to look at: {pair.first!a} and {pair.second!a} ({pair.reason}, {pair.score})")
+        log(f"similar names: {pair.first!a} and {pair.second!a} ({pair.reason}, {pair.score})")
     for pair in look_alikes(near, offers, settings.approved):
-        raise UserError(held(pair))
+        raise UserError(refusal(pair))
     owners = {offer.party: {label_names.normalised(name) for name in offer.classes} for offer in offers}
-    for isolated_names in without_company(owners):
-        log(f"note: {isolated_names!a} shares no class with anyone; only label names connect it")
+    for party in parties_without_shared_class(owners):
+        log(f"note: {party!a} shares no class with another party; only label names relate its classes to theirs")
     return Roster(agreed, offers, how=files.preparation, approved=settings.approved)
 
 
-def reopened(post: Transport, stored: Stored, config: Config, settings: Settings) -> tuple[Roster, Plan]:
-    """Roster and plan of a run that goes on, once all its parties are back; its checkpoint as it is kept now."""
+def reopened(transport: Transport, stored: StoredRoster, config: Config, settings: Settings) -> tuple[Roster, Plan]:
+    """Returns roster and plan of a resumed run once all its parties are connected, and updates its checkpoint."""
     folder = RunFolder.existing(settings.out)
     folder.check_same(config)
     config = folder.resolved(config)
     files = registry.build("datasets", "files", config.dataset.options)
-    roster = Roster.again(stored, post.gather(stored.parties), files.preparation, settings.approved)
+    roster = Roster.resumed(stored, transport.gather(stored.parties), files.preparation, settings.approved)
     plan = experiment.plan(config, roster.federation)
-    if stored.old:
-        renew(settings.out, plan)
-    grow(settings.out, plan)
+    if stored.derived_key:
+        update_fingerprint(settings.out, plan)
+    add_new_classes(settings.out, plan)
     return roster, plan
 
 
-def renew(folder: Path, plan: Plan) -> None:
-    """Gives the checkpoint of a run begun when a fingerprint told of absent parties too the mark it has now."""
+def update_fingerprint(folder: Path, plan: Plan) -> None:
+    """Updates the checkpoint of a run from when the fingerprint still included the parties on other machines."""
     run = RunFolder(folder)
     saved = run.newest()
     if saved is not None and saved.fingerprint == experiment.fingerprint(plan, absent=True):
@@ -173,8 +173,8 @@ def renew(folder: Path, plan: Plan) -> None:
             run.commit(saved.round, server, ClientStates(run.checkpoints, 1), experiment.fingerprint(plan))
 
 
-def without_company(owners: Mapping[str, set[str]]) -> list[str]:
-    """Parties none of whose classes anybody else annotates."""
+def parties_without_shared_class(owners: Mapping[str, set[str]]) -> list[str]:
+    """Returns the parties none of whose classes another party annotates."""
     return [
         party
         for party, own in owners.items()
@@ -182,26 +182,26 @@ def without_company(owners: Mapping[str, set[str]]) -> list[str]:
     ]
 
 
-def grow(folder: Path, plan: Plan) -> None:
-    """Gives the checkpoint a row for each class that the list has grown by, made from its name. The list is kept before
-    this is done, so that a run killed in between does it when it is resumed."""
+def add_new_classes(folder: Path, plan: Plan) -> None:
+    """Adds to the checkpoint a class vector for each new class, made from its name. The roster is stored first, so that
+    a run that is killed in between adds them when it is resumed."""
     run, start, names = RunFolder(folder), plan.start(), plan.federation.label_names
     saved = run.newest()
     if saved is None or all(len(saved.weights[name]) == len(names) for name in start.class_arrays):
         return
     known = len(saved.weights[start.class_arrays[0]])
     before = experiment.plan(plan.config, replace(plan.federation, label_names=names[:known], parties=[]))
-    memory = ClientStates(run.checkpoints, 1)
-    done, server = run.load_round(start, memory, experiment.fingerprint(before), warn=lambda message: None)
+    states = ClientStates(run.checkpoints, 1)
+    done, server = run.load_round(start, states, experiment.fingerprint(before), warn=lambda message: None)
     fresh = plan.model.arrays()
     weights, extra = dict(server.weights), dict(server.extra)
     for name in server.class_arrays:
         rows = fresh[name][known:]
-        if rows.dim() > 1:  # as long as the rows have become
+        if rows.dim() > 1:  # scaled to the mean length of the trained class vectors
             rows = rows / rows.norm(dim=1, keepdim=True) * weights[name].norm(dim=1).mean()
         weights[name] = torch.cat([weights[name], rows])
     for name, value in extra.items():
         if value.shape != start.extra[name].shape:
             extra[name] = torch.cat([value, start.extra[name][len(value) :]])
     with run.lock():
-        run.commit(done, replace(server, weights=weights, extra=extra), memory, experiment.fingerprint(plan))
+        run.commit(done, replace(server, weights=weights, extra=extra), states, experiment.fingerprint(plan))

@@ -1,6 +1,6 @@
-"""A file of counts: how often names occur and occur together, by which rule, in what. Small, and it adds up.
+"""A file of counts: how often names occur and occur together, by which rule, in which corpora.
 
-Counts of shards made on many machines are merged by adding; the sum is the same as if one machine had read everything.
+Counts of parts made on many machines are merged by adding. The sum is the same as if one machine had read everything.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from fedalign.registry import explain
 from fedalign.system.files import write_atomically
 
 SHOWN = 8  # names in a message
-LITTLE = 5  # a name in fewer segments than this says too little to be trusted
+LITTLE = 5  # a name in fewer segments than this is not used
+FORMAT: Literal["fedalign label counts 1"] = "fedalign label counts 1"
+FORMATS = "fedalign label counts "  # of all versions
 
 
 class Checked(BaseModel):
@@ -37,22 +39,22 @@ class Way(Checked):
 
 
 class Rule(Checked):
-    """What counts as an occurrence. Counts made by different rules do not add up."""
+    """What counts as an occurrence. Counts made by different rules cannot be added."""
 
     segment: Segment
     stem: bool = False
     names: list[str] = Field(min_length=2)
-    ways: list[list[Way]]  # of each name; one is enough
+    ways: list[list[Way]]  # of each name, of which one must occur
 
     @model_validator(mode="after")
     def _complete(self) -> Rule:
         if len(self.ways) != len(self.names) or not all(self.ways):
-            raise ValueError("every name needs at least one way to be said")
+            raise ValueError("every name needs at least one way to be expressed")
         return self
 
 
 class Corpus(Checked):
-    """What was read."""
+    """A corpus that was read."""
 
     about: str
     command: str
@@ -63,13 +65,15 @@ class Corpus(Checked):
 
 
 class Counts(Checked):
-    format: Literal["fedalign label counts 1"] = "fedalign label counts 1"
+    """The counts of names and pairs."""
+
+    format: Literal["fedalign label counts 1"] = FORMAT
     rule: Rule
     corpora: list[Corpus] = Field(min_length=1)
     segments: int = Field(ge=0)
     counts: list[int]  # segments with each name
-    pairs: list[tuple[int, int, int]]  # two names by number, and segments with both
-    says_little: list[str] | None = None  # written for people; follows from the counts
+    pairs: list[tuple[int, int, int]]  # two names by index, and segments with both
+    says_little: list[str] | None = None  # for readers of the file; follows from the counts
 
     @model_validator(mode="after")
     def _consistent(self) -> Counts:
@@ -78,36 +82,35 @@ class Counts(Checked):
             raise ValueError(f"counts must hold a number of segments for each of the {C} names")
         for i, j, n in self.pairs:
             if not 0 <= i < j < C or not 0 < n <= min(self.counts[i], self.counts[j]):
-                raise ValueError(f"pairs holds [{i}, {j}, {n}], which cannot be")
+                raise ValueError(f"pairs holds [{i}, {j}, {n}], which contradicts the counts")
         if len({(i, j) for i, j, _ in self.pairs}) < len(self.pairs):
             raise ValueError("pairs holds a pair twice")
         return self
 
     def little(self) -> list[str]:
-        """Names that the corpus says too little about."""
+        """Returns the names that occur too rarely."""
         return [name for name, n in zip(self.rule.names, self.counts, strict=True) if n < LITTLE]
 
     def pmi(self, smoothing: float = 0.0) -> np.ndarray:
-        """(C, C) log p(i, j) / (p(i) p(j)); NaN where nothing is known, a name's own surprise on the diagonal.
+        """Returns (C, C) log p(i, j) / (p(i) p(j)); NaN where it is unknown, -log p(i) on the diagonal.
 
-        smoothing: added to the times a pair was met and to the times it would be by chance, so that a single meeting of
-        two rare names is no strong tie, and a pair never met is known to avoid each other where it could have met. What
-        the corpus says too little about is then unknown. 0: as the paper writes it; only pairs never met are unknown.
+        smoothing: added to the observed and to the expected number of co-occurrences of a pair. Two rare names that
+        occur together once then get no strong edge, and frequent names that never occur together get a negative value.
+        Names that occur too rarely are unknown. 0: as in the paper; only pairs that never occur together are unknown.
         """
-        alone = np.array(self.counts, dtype=np.float64)
-        together = np.zeros((len(alone), len(alone)))
+        single = np.array(self.counts, dtype=np.float64)
+        together = np.zeros((len(single), len(single)))
         for i, j, n in self.pairs:
             together[i, j] = together[j, i] = n
-        np.fill_diagonal(together, alone)
-        enough = alone >= (LITTLE if smoothing else 1)
+        np.fill_diagonal(together, single)
+        enough = single >= (LITTLE if smoothing else 1)
         known = np.outer(enough, enough) & (together + smoothing > 0)
-        chance = np.outer(alone, alone) / max(self.segments, 1)
+        chance = np.outer(single, single) / max(self.segments, 1)
         ratio = np.where(known, together + smoothing, 1) / np.where(known, chance + smoothing, 1)
         return np.where(known, np.log(ratio), np.nan)
 
     def chosen(self, wanted: Sequence[str], where: str) -> list[int | None]:
-        """Which of these counts belong to the wanted names, spelt alike or the same after normalising; None where a
-        name was not counted."""
+        """Returns the index of each wanted name, equal as written or after normalising; None if it was not counted."""
         places = label_names.places(wanted, self.rule.names)
         if all(place is None for place in places):
             more = f" and {len(wanted) - SHOWN} more" if len(wanted) > SHOWN else ""
@@ -119,12 +122,12 @@ class Counts(Checked):
 
 
 def merge(parts: Sequence[Counts]) -> Counts:
-    """The sum, whatever the order. Counts of other names or rules are refused."""
+    """Returns the sum, which does not depend on the order. Counts of other names or rules are refused."""
     first = parts[0]
     for other in parts[1:]:
         for part in Rule.model_fields:
             if getattr(other.rule, part) != getattr(first.rule, part):
-                raise UserError(f"these counts do not add up: their {part} differ; count all parts with one command")
+                raise UserError(f"these counts cannot be added: their {part} differ; count all parts with one command")
     pairs: Counter[tuple[int, int]] = Counter()
     for one in parts:
         pairs.update({(i, j): n for i, j, n in one.pairs})
@@ -139,7 +142,7 @@ def merge(parts: Sequence[Counts]) -> Counts:
 
 
 def write(counts: Counts, path: Path) -> None:
-    """A line a name and a line a name's pairs, so that a person can read it and a difference is small."""
+    """Writes one line per name and one line per name's pairs, so that people can read the file and diffs are small."""
     shown = json.loads(counts.model_dump_json())
     rule = shown["rule"]
     with_pairs: dict[int, list[list[int]]] = {}
@@ -171,13 +174,13 @@ def write(counts: Counts, path: Path) -> None:
 
 
 def shipped() -> list[str]:
-    """Names of the counts that come with the package."""
+    """Returns the names of the counts shipped with the package."""
     folder = files("fedalign.labels").joinpath("statistics")
     return sorted(entry.name.removesuffix(".json") for entry in folder.iterdir() if entry.name.endswith(".json"))
 
 
 def read(source: str | Path) -> Counts:
-    """A file of counts, or one of those that come with the package by its name."""
+    """Returns the counts in a file, or shipped counts by name."""
     if str(source) in shipped():
         text = files("fedalign.labels").joinpath("statistics", f"{source}.json").read_text(encoding="utf-8")
     else:
@@ -190,7 +193,22 @@ def read(source: str | Path) -> Counts:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(f"cannot read label counts from {path}: {error}") from error
+    _check_version(source, text)
     try:
         return Counts.model_validate_json(text)
     except ValidationError as error:
         raise UserError(f"{source} holds no label counts: {explain(error)}") from error
+
+
+def _check_version(source: str | Path, text: str) -> None:
+    """Refuses counts of another version; anything else is left to the validation."""
+    try:
+        table = json.loads(text)
+    except (ValueError, RecursionError):
+        return
+    version = table.get("format") if isinstance(table, dict) else None
+    if isinstance(version, str) and version.startswith(FORMATS) and version != FORMAT:
+        raise UserError(
+            f"{source} has the format {version[:80]!r}, which this version does not know; update fedalign, or count "
+            "again with `fedalign labels count`"
+        )

@@ -1,4 +1,4 @@
-"""From a table of label co-occurrence to random walks over a graph of labels."""
+"""Turns a table of label co-occurrence into a graph of labels, and draws random walks over it."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ Reading = Literal["paper", "released"]
 
 
 def read_table(path: Path, names: Sequence[str]) -> np.ndarray:
-    """The square table (C, C) of the named labels from a CSV with names in its first row and column.
+    """Returns the square table (C, C) of the named labels from a CSV with names in its first row and column.
 
-    Names match as people read them: `FIX_walking` in the table is `walking`. An empty cell is NaN: nothing is known
-    about that pair.
+    Names match after normalising: `FIX_walking` in the table is `walking`. An empty cell is NaN: the pair is unknown.
     """
     try:
         with path.open(encoding="utf-8", newline="") as stream:
@@ -54,15 +53,15 @@ def read_table(path: Path, names: Sequence[str]) -> np.ndarray:
 
 
 def edges(table: np.ndarray, reading: Reading) -> np.ndarray:
-    """Non-negative edge weights (C, C).
+    """Returns non-negative edge weights (C, C).
 
-    paper: zero-centred over the pairs that are known, negative edges dropped, no self-loops. released: every positive
-    value is an edge as it stands, the diagonal included.
+    paper: centred on the mean of the known pairs, without negative edges and self-loops. released: every positive value
+    is an edge, including the diagonal.
     """
     weights = np.array(table, dtype=np.float64)
     if reading == "paper":
         np.fill_diagonal(weights, np.nan)
-        weights = np.fmax(weights, weights.T)  # a pair given once counts
+        weights = np.fmax(weights, weights.T)  # a pair may be given once
         known = ~np.isnan(weights)
         if known.any():
             weights = weights - weights[known].mean()
@@ -70,23 +69,23 @@ def edges(table: np.ndarray, reading: Reading) -> np.ndarray:
 
 
 def walks(weights: np.ndarray, length: int, per_node: int, rng: np.random.Generator) -> np.ndarray:
-    """(C * per_node, length) nodes; each step's chance is the edge's share of its node's weight. A node without
-    an edge stays where it is."""
+    """Returns (C * per_node, length) labels. A step follows an edge with a probability proportional to its weight; a
+    walk that reaches a label without an edge stays there."""
     C = len(weights)
     total = weights.sum(1, keepdims=True)
     share = np.where(total > 0, weights / np.where(total > 0, total, 1), np.eye(C))
-    upto = np.cumsum(share, 1)
-    upto[:, -1] = 1.0 + 1e-9
+    cumulative = np.cumsum(share, 1)
+    cumulative[:, -1] = 1.0 + 1e-9
     path = np.empty((C * per_node, length), dtype=np.int64)
     path[:, 0] = np.repeat(np.arange(C), per_node)
     for step in range(1, length):
         draw = rng.random(len(path))
-        path[:, step] = (upto[path[:, step - 1]] <= draw[:, None]).sum(1)
+        path[:, step] = (cumulative[path[:, step - 1]] <= draw[:, None]).sum(1)
     return path
 
 
 def isolated(weights: np.ndarray) -> np.ndarray:
-    """(C,) True for labels without an edge to another label."""
+    """Returns (C,) True for labels without an edge to another label."""
     others = np.array(weights)
     np.fill_diagonal(others, 0)
     return np.logical_not((others > 0).any(0) | (others > 0).any(1))

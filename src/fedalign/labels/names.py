@@ -1,6 +1,6 @@
-"""Label names: what is allowed, when two are the same, when a person should look, and which words they are made of.
+"""Label names: which are allowed, when two are the same class, which are similar, and which words they consist of.
 
-Names come from other parties, so they are data: checked before they are used, never a path, a format or a pattern.
+Names come from other parties, so they are untrusted data: checked before use, never a path, a format or a pattern.
 """
 
 from __future__ import annotations
@@ -11,21 +11,22 @@ import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 
 from fedalign.errors import UserError
 from fedalign.inputs.words import fold, stem
 
-MAX_CHARACTERS, MAX_BYTES, MAX_NAMES = 256, 1024, 10_000  # a code book's longest name here has 166
+MAX_CHARACTERS, MAX_BYTES, MAX_NAMES = 256, 1024, 10_000  # the longest name in a code book here has 166
 FORBIDDEN = {"Cc", "Cf", "Co", "Cs", "Cn"}  # control, format (zero-width, bidi), private, surrogate, unassigned
-# letters and marks that are not seen at all, though they are of no forbidden kind: joiners, fillers, variants
+# invisible letters and marks outside the forbidden categories: joiners, fillers, variants
 INVISIBLE = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]")
 SEPARATORS = re.compile(r"[\W_]+")
 CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z][a-z])")
-MARKS = re.compile(r"^(label:)?(FIX_|LOC_|OR_)?")  # of ExtraSensory's columns: cleaned, from places, either of two
+PREFIXES = re.compile(r"^(label:)?(FIX_|LOC_|OR_)?")  # of ExtraSensory's columns
 BRACKETS = re.compile(r"\([^()]*\)|\[[^\[\]]*\]")
 CLAUSES = re.compile(r"[,;]")
-# words of medical code books that say nothing about the disease
+# words of medical code books that do not describe the disease
 QUALIFIERS = re.compile(
     r"\b(other and unspecified|or unspecified type|not elsewhere classified|not otherwise specified|not stated as|"
     r"not specified|without mention of|episode of care|unspecified|unspec|nec|nos|oth)\b",
@@ -34,19 +35,19 @@ QUALIFIERS = re.compile(
 SMALL_WORDS = frozenset(
     ["a", "an", "and", "at", "by", "for", "i", "in", "m", "my", "of", "on", "or", "the", "to", "with"]
 )
-NEAR = 0.8  # similarity from which a pair of names is shown to a person
-MANY = 500  # names of which every pair is compared
-# letters of other scripts, and rare ones of this, that look like plain Latin ones
+NEAR = 0.8  # similarity from which a pair of names is reported
+MANY = 500  # most names of which every pair is compared
+# letters of other scripts, and rare Latin ones, that look like plain Latin letters
 LOOK_ALIKES = str.maketrans(
     "асеорхуіјѕһԁԛԝкмтвнгАВЕКМНОРСТУХІЈЅαβεικνορτυχΑΒΕΖΗΙΚΜΝΟΡΤΥΧɑɡıᴀʙᴄᴅᴇꜰɢʜɪᴊᴋʟᴍɴᴏᴘʀꜱᴛᴜᴠᴡʏᴢ",
     "aceopxyijshdqwkmtbhrABEKMHOPCTYXIJSabeikvoptuxABEZHIKMNOPTYXagiabcdefghijklmnoprstuvwyz",
 )
 ALPHABETS = {"ARMENIAN", "CHEROKEE", "COPTIC", "CYRILLIC", "GEORGIAN", "GREEK", "LISU"}  # with letters like Latin ones
-GAP = "\0"
+MASK = "\0"  # in place of a letter of another alphabet
 
 
 def allowed(name: str) -> str:
-    """The name in composed form, or an error that says what is wrong with it."""
+    """Returns the name in composed form; raises UserError for a name that is not allowed."""
     shown = ascii(name[:40])
     if len(name) > MAX_CHARACTERS or len(name.encode("utf-8", "surrogatepass")) > MAX_BYTES:
         raise UserError(
@@ -64,60 +65,61 @@ def allowed(name: str) -> str:
 
 
 def normalised(name: str) -> str:
-    """Names are the same class when this is equal: case, spaces, hyphens and underscores do not matter."""
+    """Returns the key of a name: names with equal keys are the same class. Case, spaces, hyphens and underscores are
+    ignored."""
     return " ".join(SEPARATORS.sub(" ", fold(name)).split())
 
 
-def skeleton(name: str) -> str:
-    """What the name looks like: letters of other scripts as their Latin look-alikes, accents dropped."""
+def appearance(name: str) -> str:
+    """Returns what the name looks like: letters of other scripts as their Latin look-alikes, without accents."""
     plain = unicodedata.normalize("NFKD", name.translate(LOOK_ALIKES))
     return normalised("".join(c for c in plain if not unicodedata.combining(c)).translate(LOOK_ALIKES))
 
 
-def with_gaps(look: str) -> str:
-    """What a name looks like with a gap for each letter of another alphabet among Latin ones, which nobody writes by
+def masked(look: str) -> str:
+    """Returns the appearance with a mask for each letter of another alphabet in a Latin word, which does not happen by
     chance; empty if there is none."""
     words = []
     for word in look.split():
         scripts = [unicodedata.name(letter, "").partition(" ")[0] for letter in word]
         mixed = "LATIN" in scripts
-        words.append("".join(GAP if mixed and s in ALPHABETS else c for c, s in zip(word, scripts, strict=True)))
-    return " ".join(words) if any(GAP in word for word in words) else ""
+        words.append("".join(MASK if mixed and s in ALPHABETS else c for c, s in zip(word, scripts, strict=True)))
+    return " ".join(words) if any(MASK in word for word in words) else ""
 
 
-def fills(gaps: str, look: str) -> bool:
-    """Whether a name is another one but for its gaps, where the other has letters of its own alphabet."""
-    if GAP not in gaps or len(gaps) != len(look):
+def matches_masked(mask: str, look: str) -> bool:
+    """Returns whether a name equals a masked one, with Latin letters in place of the masks."""
+    if MASK not in mask or len(mask) != len(look):
         return False
-    pairs = zip(gaps, look, strict=True)
-    return all(a == b or (a == GAP and unicodedata.name(b, "").startswith("LATIN")) for a, b in pairs)
+    pairs = zip(mask, look, strict=True)
+    return all(a == b or (a == MASK and unicodedata.name(b, "").startswith("LATIN")) for a, b in pairs)
 
 
 def readable(name: str) -> str:
-    """A published column's name as people write it: `label:FIX_walking` -> walking, `AT_A_BAR` -> at a bar."""
-    plain = MARKS.sub("", name).replace("_", " ").lower()
+    """Returns a published column's name as people write it: `label:FIX_walking` -> walking, `AT_A_BAR` -> at a bar."""
+    plain = PREFIXES.sub("", name).replace("_", " ").lower()
     return " ".join(plain.split()).replace(" i m ", " I'm ")
 
 
 def words_of(name: str, descriptions: Mapping[str, str] | None = None) -> tuple[str, ...]:
-    """The words to look for in text: `PHONE_IN_POCKET` -> phone, pocket; `Acute kidney failure, unspecified` -> acute,
-    kidney, failure. A description, where given, takes the name's place. Nothing may be left: `(other)`."""
-    text = MARKS.sub("", (descriptions or {}).get(name, name))
+    """Returns the words to search for in text: `PHONE_IN_POCKET` -> phone, pocket; `Acute kidney failure, unspecified`
+    -> acute, kidney, failure. A description replaces the name. The result may be empty: `(other)`."""
+    text = PREFIXES.sub("", (descriptions or {}).get(name, name))
     first, *others = CLAUSES.split(BRACKETS.sub(" ", text))
-    # "site not specified" as a clause of its own says nothing; "unspecified septicemia" does
-    telling = [QUALIFIERS.sub(" ", first), *(clause for clause in others if not QUALIFIERS.search(clause))]
-    words = normalised(CAMEL.sub(" ", " ".join(telling))).split()
+    # a clause such as "site not specified" is dropped; of "unspecified septicemia" only the qualifier
+    clauses = [QUALIFIERS.sub(" ", first), *(clause for clause in others if not QUALIFIERS.search(clause))]
+    words = normalised(CAMEL.sub(" ", " ".join(clauses))).split()
     return tuple(dict.fromkeys([word for word in words if word not in SMALL_WORDS] or words))
 
 
-def spoken(name: str) -> str:
-    """The name as a person would write it: `PHONE_IN_POCKET` -> phone in pocket."""
-    return normalised(CAMEL.sub(" ", MARKS.sub("", name)))
+def as_phrase(name: str) -> str:
+    """Returns the name as plain words: `PHONE_IN_POCKET` -> phone in pocket."""
+    return normalised(CAMEL.sub(" ", PREFIXES.sub("", name)))
 
 
 def read_names(path: Path) -> tuple[list[str], dict[str, list[str]]]:
-    """Names and their descriptions from a text file: a name a line; after a tab, words to look for in its place, with
-    ` | ` between several ways to say it."""
+    """Returns names and descriptions from a text file with one name per line. After a tab, a line may hold words to
+    search for instead, with ` | ` between alternatives."""
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -133,53 +135,65 @@ def read_names(path: Path) -> tuple[list[str], dict[str, list[str]]]:
         if ways:
             descriptions[names[-1]] = ways
     if not names:
-        raise UserError(f"{path} holds no name; write one a line")
+        raise UserError(f"{path} holds no name; write one name per line")
     return names, descriptions
 
 
 def places(wanted: Sequence[str], available: Sequence[str]) -> list[int | None]:
-    """Where each wanted name stands in a list, spelt alike or the same class; None where it does not."""
+    """Returns the index of each wanted name in a list, by spelling or as the same class; None if it is not there."""
     exact = {name: i for i, name in enumerate(available)}
-    same = {normalised(MARKS.sub("", name)): i for i, name in enumerate(available)}
-    return [exact.get(name, same.get(normalised(MARKS.sub("", name)))) for name in wanted]
+    same = {normalised(PREFIXES.sub("", name)): i for i, name in enumerate(available)}
+    return [exact.get(name, same.get(normalised(PREFIXES.sub("", name)))) for name in wanted]
+
+
+class Similarity(StrEnum):
+    """How two names are similar."""
+
+    LOOK_ALIKE = "look alike"
+    SAME_WORDS = "same words"
+    SPELLING = "similar spelling"
+    CONTAINED = "one contains the other"
 
 
 @dataclass(frozen=True)
 class Near:
-    """Two names that a person should look at: perhaps one class, perhaps not."""
+    """Two similar names. A person decides whether they are one class."""
 
     first: str
     second: str
     score: float
-    reason: str
+    reason: Similarity
 
 
 def near_pairs(names: Sequence[str]) -> list[Near]:
-    """Pairs of different names that look, sound or contain alike, the likeliest first. Among more than `MANY` names
-    only those that look alike or consist of the same words are found: comparing all spellings would take minutes."""
+    """Returns pairs of similar names, the most similar first.
+
+    Among more than `MANY` names only those that look alike or consist of the same words are found: comparing all
+    spellings would take minutes.
+    """
     keys = [normalised(name) for name in names]
-    looks = [skeleton(name) for name in names]
-    gaps = [with_gaps(look) for look in looks]
+    looks = [appearance(name) for name in names]
+    masks = [masked(look) for look in looks]
     stems = [tuple(sorted(stem(word) for word in words_of(name))) for name in names]
     found = []
-    for i, j in _pairs_to_compare(looks, gaps, stems):
+    for i, j in _pairs_to_compare(looks, masks, stems):
         if keys[i] == keys[j]:
             continue
-        if looks[i] == looks[j] or fills(gaps[i], looks[j]) or fills(gaps[j], looks[i]):
-            found.append(Near(names[i], names[j], 1.0, "look alike"))
+        if looks[i] == looks[j] or matches_masked(masks[i], looks[j]) or matches_masked(masks[j], looks[i]):
+            found.append(Near(names[i], names[j], 1.0, Similarity.LOOK_ALIKE))
         elif stems[i] == stems[j]:
-            found.append(Near(names[i], names[j], 0.95, "same words"))
+            found.append(Near(names[i], names[j], 0.95, Similarity.SAME_WORDS))
         elif (ratio := _similarity(keys[i], keys[j])) >= NEAR:
-            found.append(Near(names[i], names[j], round(ratio, 2), "similar spelling"))
+            found.append(Near(names[i], names[j], round(ratio, 2), Similarity.SPELLING))
         else:
             small, large = sorted((set(stems[i]), set(stems[j])), key=len)
             if small and small < large and len(large) - len(small) == 1:
-                found.append(Near(names[i], names[j], round(len(small) / len(large), 2), "one contains the other"))
+                found.append(Near(names[i], names[j], round(len(small) / len(large), 2), Similarity.CONTAINED))
     return sorted(found, key=lambda pair: (-pair.score, pair.first, pair.second))
 
 
 def _pairs_to_compare(
-    looks: Sequence[str], gaps: Sequence[str], stems: Sequence[tuple[str, ...]]
+    looks: Sequence[str], masks: Sequence[str], stems: Sequence[tuple[str, ...]]
 ) -> Iterable[tuple[int, int]]:
     if len(looks) <= MANY:
         return itertools.combinations(range(len(looks)), 2)
@@ -188,13 +202,15 @@ def _pairs_to_compare(
         groups.setdefault(look, []).append(i)
         groups.setdefault(words, []).append(i)
     pairs = {pair for group in groups.values() for pair in itertools.combinations(group[:MANY], 2)}
-    mixed = [i for i, text in enumerate(gaps) if text][:MANY]
-    pairs |= {(min(i, j), max(i, j)) for i in mixed for j, look in enumerate(looks) if j != i and fills(gaps[i], look)}
+    mixed = [i for i, text in enumerate(masks) if text][:MANY]
+    for i in mixed:
+        matches = [j for j, look in enumerate(looks) if j != i and matches_masked(masks[i], look)]
+        pairs |= {(min(i, j), max(i, j)) for j in matches}
     return sorted(pairs)
 
 
 def _similarity(a: str, b: str) -> float:
-    """Share of letters in common, 0 as soon as it is certainly below `NEAR`."""
+    """Returns the share of letters in common; 0 if it is certainly below `NEAR`."""
     if 2 * min(len(a), len(b)) < NEAR * (len(a) + len(b)):
         return 0.0
     matcher = difflib.SequenceMatcher(None, a, b, autojunk=False)
@@ -203,18 +219,18 @@ def _similarity(a: str, b: str) -> float:
 
 @dataclass(frozen=True)
 class Reconciled:
-    """The union of the parties' names in a fixed order, and what each party's own names became."""
+    """The union of the parties' names in a fixed order, and the class of each party's own names."""
 
     names: tuple[str, ...]
     index: tuple[tuple[int, ...], ...]  # for each party, the class of each of its names
-    near: tuple[Near, ...]  # for a person
+    near: tuple[Near, ...]  # for a person to check
 
 
 def reconcile(parties: Sequence[Sequence[str]], aliases: Mapping[str, str] | None = None) -> Reconciled:
-    """One list of classes from what each party calls its own. Names equal after normalising are one class; an alias
-    table joins others; nothing else is joined."""
+    """Returns one list of classes from the parties' names. Names that are equal after normalising are one class. An
+    alias table joins other names; nothing else is joined."""
     table = {normalised(allowed(old)): allowed(new) for old, new in (aliases or {}).items()}
-    shown: dict[str, str] = {}  # normalised -> the spelling first met
+    shown: dict[str, str] = {}  # normalised -> the first spelling
     keys: list[list[str]] = []
     for number, own in enumerate(parties):
         if len(own) > MAX_NAMES:

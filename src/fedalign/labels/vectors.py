@@ -1,8 +1,8 @@
-"""From walks to one vector a label: skip-gram with negative sampling, in expectation.
+"""Makes one vector per label, from walks over the label graph (skip-gram in expectation) or from another source.
 
-There are few labels (tens, seldom hundreds), so the pairs that a window meets along the walks fit in a C x C table of
+There are few labels (tens, seldom hundreds), so the pairs within a window along the walks fit in a C x C table of
 counts, and the sum over sampled negatives in another. Training then follows the mean of skip-gram's gradient with its
-usual falling rate, in steps small enough to be stable: the same objective without sampling noise, in a second.
+usual decaying rate, in steps small enough to be stable: the same objective without sampling noise, in a second.
 """
 
 from __future__ import annotations
@@ -34,11 +34,12 @@ NEGATIVES = 5  # per observed pair
 EPOCHS = 5
 RATE, LAST_RATE = 0.025, 0.0001
 UNREADABLE = (OSError, EOFError, ValueError, TypeError, KeyError, IndexError, RuntimeError)
-LARGEST_STEP = 1.0  # of rate times count; four times finer steps change no cosine by more than 0.003
+LARGEST_STEP = 1.0  # of rate times count; four times smaller steps change no cosine by more than 0.003
+FORMAT = 1  # of files of vectors
 
 
 def make(names: Sequence[str], dim: int, how: Labels, seed: int) -> Tensor:
-    """(C, dim) the label encoder's first rows, the same for the same seed in any process."""
+    """Returns the initial class vectors (C, dim), the same for the same seed in any process."""
     how = choose.resolved(names, how)
     if how.source == "random":
         return torch.empty(len(names), dim).normal_(generator=torch_generator(seed, "label vectors"))
@@ -55,7 +56,7 @@ def make(names: Sequence[str], dim: int, how: Labels, seed: int) -> Tensor:
 
 
 def table(names: Sequence[str], how: Labels) -> np.ndarray:
-    """(C, C) how strongly two names are tied: from counts, or as given."""
+    """Returns (C, C) the association of each pair of names, from counts or from a table."""
     if how.source == "table":
         return graph.read_table(Path(how.file).expanduser(), names)
     counted = counts.read(how.file)
@@ -66,11 +67,12 @@ def table(names: Sequence[str], how: Labels) -> np.ndarray:
 
 
 def counted_names(source: str) -> list[str]:
+    """Returns the names in a file of counts."""
     return counts.read(source).rule.names
 
 
 def notes(names: Sequence[str], how: Labels) -> dict[str, Any]:
-    """What a person should know about vectors made this way: kept with them, shown by `labels show`."""
+    """Returns facts about vectors of this source, which are stored with them and shown by `labels show`."""
     if how.source != "counts":
         return {"source": how.source}
     counted = counts.read(how.file)
@@ -89,18 +91,18 @@ def notes(names: Sequence[str], how: Labels) -> dict[str, Any]:
 
 
 def isolated_names(names: Sequence[str], how: Labels) -> list[str]:
-    """Names of which the counts say nothing, so that their vectors are random."""
+    """Returns the names without an edge in the label graph, whose vectors are random."""
     return list(notes(names, how).get("isolated", []))
 
 
 def cosines(rows: Tensor) -> Tensor:
-    """(C, C) how alike the vectors point."""
+    """Returns the cosine similarities (C, C)."""
     unit = torch.nn.functional.normalize(rows, dim=1)
     return unit @ unit.T
 
 
 def described(source: str) -> dict[str, list[str]]:
-    """What names mean, from a file of names or from the words that shipped counts were made with."""
+    """Returns descriptions by name, from a file of names or from the search words of shipped counts."""
     if not source:
         return {}
     if source in counts.shipped():
@@ -110,6 +112,7 @@ def described(source: str) -> dict[str, list[str]]:
 
 
 def from_graph(weights: np.ndarray, dim: int, how: Labels, seed: int) -> Tensor:
+    """Returns vectors (C, dim) from random walks over a graph with these edge weights (C, C)."""
     rng = numpy_generator(seed, "walks")
     paths = graph.walks(weights, how.walk_length, how.walks, rng)
     found = skip_gram(pair_counts(paths, len(weights), how.window), dim, seed)
@@ -120,17 +123,17 @@ def from_graph(weights: np.ndarray, dim: int, how: Labels, seed: int) -> Tensor:
 
 
 def pair_counts(paths: np.ndarray, labels: int, window: int) -> np.ndarray:
-    """(C, C) how often two labels share a window; skip-gram shrinks it at random, so near pairs count more."""
+    """Returns (C, C) how often two labels share a window. Skip-gram shrinks it at random, so near pairs count more."""
     counts = np.zeros((labels, labels))
     for distance in range(1, min(window, paths.shape[1] - 1) + 1):
         pairs = paths[:, :-distance].ravel() * labels + paths[:, distance:].ravel()
-        met = np.bincount(pairs, minlength=labels * labels).reshape(labels, labels)
-        counts += (met + met.T) * (window - distance + 1) / window
+        together = np.bincount(pairs, minlength=labels * labels).reshape(labels, labels)
+        counts += (together + together.T) * (window - distance + 1) / window
     return counts
 
 
 def skip_gram(counts: np.ndarray, dim: int, seed: int) -> Tensor:
-    """(C, dim) input vectors of skip-gram with negative sampling for these pair counts."""
+    """Returns the input vectors (C, dim) of skip-gram with negative sampling for these pair counts."""
     C = len(counts)
     positive = torch.from_numpy(counts).float() * EPOCHS  # (C, C)
     frequency = positive.sum(1)
@@ -139,8 +142,8 @@ def skip_gram(counts: np.ndarray, dim: int, seed: int) -> Tensor:
     # negatives that happen to be the word itself are skipped, as word2vec does
     negative = NEGATIVES * (frequency.view(-1, 1) - positive) * chance.view(1, -1)
     first = torch.empty(C, dim).uniform_(-0.5 / dim, 0.5 / dim, generator=torch_generator(seed, "skip-gram"))
-    # a falling rate only paces the way along the mean gradient, so equal steps of its average go the same way in half
-    # as many
+    # a decaying rate only sets the pace along the mean gradient, so equal steps of its average follow the same path
+    # with half as many steps
     rate = (RATE + LAST_RATE) / 2
     steps = max(100, int(rate * float((positive + negative).sum(1).max()) / LARGEST_STEP))
     with one_thread(), torch.inference_mode():
@@ -159,7 +162,7 @@ def skip_gram(counts: np.ndarray, dim: int, seed: int) -> Tensor:
 
 
 def ordinary_norm(vectors: Tensor, isolated: Tensor, seed: int) -> Tensor:
-    """Random vectors for labels the corpus says nothing about, as long as the others are on average."""
+    """Returns random vectors for isolated labels, with the mean length of the others."""
     random = torch.empty(int(isolated.sum()), vectors.shape[1]).normal_(generator=torch_generator(seed, "isolated"))
     others = vectors[~isolated]
     norm = others.norm(dim=1).mean() if len(others) else torch.tensor(1.0)
@@ -167,8 +170,8 @@ def ordinary_norm(vectors: Tensor, isolated: Tensor, seed: int) -> Tensor:
 
 
 def read_vectors(path: Path, names: Sequence[str]) -> Tensor:
-    """Vectors by name: a file of `labels vectors`, safetensors with one array a label, or NPZ with `names` and
-    `vectors`."""
+    """Returns vectors by name from a file of `labels vectors`, safetensors with one array per label, or NPZ with
+    `names` and `vectors`."""
     available, rows = stored(path)
     found = label_names.places(names, available)
     missing = [name for name, place in zip(names, found, strict=True) if place is None]
@@ -178,13 +181,15 @@ def read_vectors(path: Path, names: Sequence[str]) -> Tensor:
 
 
 def stored(path: Path) -> tuple[list[str], Tensor]:
-    """All names and vectors of a file."""
+    """Returns all names and vectors of a file."""
     try:
         names, rows = _arrays(path)
     except (*UNREADABLE, SafetensorError, zipfile.BadZipFile, zlib.error) as error:
         raise UserError(f"cannot read label vectors from {path}: {error}") from error
     if rows.dim() != 2 or len(rows) != len(names):
-        raise UserError(f"{path} has {len(names)} names and vectors of shape {tuple(rows.shape)}; give a row a name")
+        raise UserError(
+            f"{path} has {len(names)} names and vectors of shape {tuple(rows.shape)}; give one vector per name"
+        )
     broken = [name for name, fine in zip(names, rows.isfinite().all(1).tolist(), strict=True) if not fine]
     if broken:
         raise UserError(f"{path}: the vector of {', '.join(broken)} holds NaN or infinity; make it again")
@@ -203,22 +208,32 @@ def _arrays(path: Path) -> tuple[list[str], Tensor]:
 
 
 def facts(path: Path) -> dict[str, Any]:
-    """What `write_vectors` noted beside the vectors; empty for other files."""
+    """Returns the facts that `write_vectors` stored with the vectors; empty for files of other programs."""
     if path.suffix == ".npz":
         return {}
     with safe_open(path, framework="pt") as file:
-        noted = file.metadata() or {}
-    return json.loads(noted["fedalign"]) if "fedalign" in noted else {}
+        metadata = file.metadata() or {}
+    if "fedalign" not in metadata:
+        return {}
+    found: dict[str, Any] = json.loads(metadata["fedalign"])
+    if found.get("format") != FORMAT:
+        raise UserError(
+            f"{path} has the format {found.get('format')!r:.80}, which this version does not know; update fedalign, or "
+            "make the vectors again with `fedalign labels vectors`"
+        )
+    return found
 
 
 def write_vectors(path: Path, names: Sequence[str], rows: Tensor, noted: Mapping[str, Any]) -> None:
-    """Names are data, so they are kept in the file's notes and are no array's name. Equal vectors, equal bytes."""
-    text = json.dumps({"format": 1, "names": list(names), **noted}, ensure_ascii=False)
+    """Writes vectors to a safetensors file. Names are untrusted, so they are metadata and not names of arrays. Equal
+    vectors give equal bytes."""
+    text = json.dumps({"format": FORMAT, "names": list(names), **noted}, ensure_ascii=False)
     write_atomically(path, save({"vectors": rows.contiguous()}, metadata={"fedalign": text}))
 
 
 def fit_width(vectors: Tensor, dim: int, seed: int) -> Tensor:
-    """Vectors of another width, mapped once by a random orthogonal matrix: angles stay, nearly so when narrowing."""
+    """Returns the vectors in another width, mapped by a random orthogonal matrix, which keeps angles (approximately if
+    the vectors become narrower)."""
     if vectors.shape[1] == dim:
         return vectors
     wide = max(dim, vectors.shape[1])
@@ -231,7 +246,7 @@ def fit_width(vectors: Tensor, dim: int, seed: int) -> Tensor:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Sums in one order, so that every process gets the same bits."""
+    """Limits torch to one thread, so that sums have one order and every process gets the same bits."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -1,4 +1,4 @@
-"""What do we ask of the operating system? Atomic files, threads and memory.
+"""What do we need from the operating system? Atomic files, and an allocator that keeps memory.
 
 Imports nothing of this package.
 """

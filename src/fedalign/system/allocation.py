@@ -1,6 +1,8 @@
-"""How freed memory is kept. glibc gives large blocks back to the system at once and asks for them again a millisecond
-later; each time the system clears every page. Blocks of some megabytes come and go here all the time; that took half
-the time of a prediction."""
+"""Keeps freed memory in the process.
+
+glibc returns large blocks to the system at once, and the system clears every page when they are requested again. Blocks
+of some megabytes are allocated and freed all the time here, which took half the time of a prediction.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +12,12 @@ from functools import cache
 
 TRIM, MMAP = -1, -3  # mallopt's names of the two limits
 LARGEST = 32 << 20  # blocks below this are kept; glibc takes no more
-KEPT = 1 << 30  # bytes at the heap's end before any are given back
+KEPT = 1 << 30  # free bytes at the heap's end before any are returned
 
 
 @cache
 def keep_freed_memory() -> bool:
-    """Tells glibc to keep what was freed, once a process; other systems are left alone."""
+    """Makes glibc keep freed memory, once per process. Returns whether it does; other systems are unchanged."""
     if not sys.platform.startswith("linux"):
         return False
     try:

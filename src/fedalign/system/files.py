@@ -1,4 +1,4 @@
-"""Files that are either whole or absent, and text for spreadsheets that stays text."""
+"""Writes files atomically, and CSV in which spreadsheets run no formula."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Any
 
 ENDINGS = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet", ".npz")  # of files that hold rows
 ZIPPED = (".csv.gz", ".tsv.gz", ".jsonl.gz", ".ndjson.gz")
-PRIVATE = 0o600  # for keys and what is made of a party's rows: readable by its own user only
+PRIVATE = 0o600  # for keys and files made from a party's rows: readable by its own user only
 
 
 def stem(path: Path) -> str:
-    """`site_a` of site_a.csv.gz: a party's name, unless it is given another."""
+    """Returns `site_a` of site_a.csv.gz: a party's name, unless another is configured."""
     for ending in ZIPPED + ENDINGS:
         if path.name.lower().endswith(ending):
             return path.name[: -len(ending)]
@@ -24,13 +24,13 @@ def stem(path: Path) -> str:
 
 
 def write_atomically(path: Path, content: bytes | str, mode: int = 0o666) -> str:
-    """Writes beside the target, then renames; returns the SHA-256. A crash leaves the old file or the new one.
+    """Writes a temporary file, then renames it; returns the SHA-256. A crash leaves the old file or the new one.
 
-    `mode` holds from the file's first moment on, less what the user's mask takes away.
+    The file is created with `mode`, reduced by the user's umask.
     """
     data = content.encode() if isinstance(content, str) else content
     part = path.with_name(f".{path.name}.part")
-    part.unlink(missing_ok=True)  # left by a crash, it would keep its own mode
+    part.unlink(missing_ok=True)  # one left by a crash would keep its mode
     with open(part, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as stream:
         stream.write(data)
         stream.flush()
@@ -41,7 +41,7 @@ def write_atomically(path: Path, content: bytes | str, mode: int = 0o666) -> str
 
 
 def sync_folder(folder: Path) -> None:
-    """Makes a rename durable."""
+    """Makes a rename in this folder durable."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -50,7 +50,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def csv_text(rows: Iterable[Sequence[Any]]) -> str:
-    """CSV in which no text can be taken for a formula."""
+    """Returns CSV in which no text is read as a formula."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     for row in rows:
@@ -59,11 +59,12 @@ def csv_text(rows: Iterable[Sequence[Any]]) -> str:
 
 
 def guarded(cell: Any) -> Any:
-    """A spreadsheet must take a name for a name: text that begins like a formula gets a mark before it."""
+    """Returns the cell with an apostrophe before text that begins like a formula."""
     return f"'{cell}" if isinstance(cell, str) and cell[:1] in ("=", "+", "-", "@", "\t", "\r") else cell
 
 
 def sha256(path: Path) -> str:
+    """Returns the SHA-256 of a file."""
     digest = hashlib.sha256()
     with path.open("rb") as stream:
         while block := stream.read(1 << 20):

@@ -7,7 +7,6 @@ program with threads. They exchange JSON and plain bytes; nothing is unpickled.
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
 import sys
 import threading
@@ -73,9 +72,14 @@ def count_in_parallel(plan: WorkPlan, task: CountingTask, workers: int, collecto
 
     with ThreadPoolExecutor(workers) as counters, ThreadPoolExecutor(min(READERS, workers + 1)) as readers:
         try:
-            wait([readers.submit(feed, steps) for steps in plan.sequences()])
+            feeds = [readers.submit(feed, steps) for steps in plan.sequences()]
+            # another thread may have received Ctrl-C, which does not wake this one from a wait without a limit
+            while wait(feeds, timeout=0.2).not_done:
+                pass
         except BaseException as error:  # noted before the pools wait for their threads, which then stop
             errors.append(error)
+            for process in processes:
+                process.child.terminate()
     for process in processes:
         process.close()
     if errors:
@@ -87,7 +91,10 @@ class WorkerProcess:
 
     def __init__(self, task: CountingTask) -> None:
         self.child = subprocess.Popen(
-            [sys.executable, "-m", "fedalign.labels.corpus.workers"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            [sys.executable, "-m", "fedalign.labels.corpus.workers"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            process_group=0,  # a terminal's Ctrl-C reaches only the process that started this one
         )
         self._send(task._asdict() | {"reading": asdict(task.reading)})
 
@@ -152,5 +159,4 @@ def serve(requests: IO[bytes], replies: IO[bytes]) -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started this one decides
     serve(sys.stdin.buffer, sys.stdout.buffer)
