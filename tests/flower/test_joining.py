@@ -155,13 +155,13 @@ def test_new_names_must_pass_the_checks_of_the_opening_step(tmp_path: Path, name
 def test_a_server_killed_while_its_classes_grow_resumes(
     tmp_path: Path, moment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fedalign.runs import folder
+    from fedalign.runs import checkpoint
 
     config = settings(rounds=3, clients_per_round=4)
     run = Server(tmp_path, config, clinics(tmp_path), new_classes="extend")
     late = newcomer(tmp_path)
     later(run.grid, 2, 14, late)
-    write, states = folder.write_atomically, 0
+    write, states = checkpoint.write_atomically, 0
 
     def die(path: Path, *what: Any, **more: Any) -> str:
         nonlocal states
@@ -175,7 +175,7 @@ def test_a_server_killed_while_its_classes_grow_resumes(
 
     with monkeypatch.context() as patch:
         if moment == "within it":
-            patch.setattr(folder, "write_atomically", die)
+            patch.setattr(checkpoint, "write_atomically", die)
         else:
             patch.setattr(server, "add_new_classes", at_once)
         with pytest.raises(Killed):
