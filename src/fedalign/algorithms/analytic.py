@@ -16,7 +16,7 @@ from fedalign.learning.analytic.sums import reject_reason
 from fedalign.learning.local_training import labelled_rows
 from fedalign.learning.model import DualEncoder
 from fedalign.learning.replies import Reason, Rejection
-from fedalign.types import Arrays, ReplySpec, Server, Task, Update, Visit
+from fedalign.types import Arrays, Examples, ReplySpec, Server, Task, Update, Visit
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,7 @@ class Analytic(Algorithm):
     """Every client sends sums over its rows; the server solves for the weights and ends the run by itself."""
 
     fixed_features: ClassVar[bool] = True  # the encoder is a feature map that is not trained
+    own_thresholds: ClassVar[bool] = True
 
     refinements: Annotated[int, Field(ge=0, le=20)] = 3  # single-label: exchanges of expected labels; 0: none
     likelihood: Annotated[int, Field(ge=0, le=1000)] = 0  # gradient exchanges towards maximum likelihood; 0: none
@@ -58,9 +59,9 @@ class Analytic(Algorithm):
     def reply_spec(self, state: Server, round_number: int) -> ReplySpec:
         return server.reply_spec(state, server.stage_of(state))
 
-    def reply_specs(self, state: Server) -> dict[str, ReplySpec]:
+    def reply_specs(self, state: Server, data: Examples | None = None) -> dict[str, ReplySpec]:
         task: Task = "multi" if "multi" in state.state else "single"
-        return summary.reply_specs(state, self.options(task))
+        return summary.reply_specs(state, self.options(task), data)
 
     def reject(self, update: Update) -> Rejection | None:
         if "grams" not in update.extra:

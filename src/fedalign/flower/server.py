@@ -147,7 +147,7 @@ def open_roster(post: Transport, config: Config, settings: Settings, log: Log) -
 
 def reopened(post: Transport, stored: Stored, config: Config, settings: Settings) -> tuple[Roster, Plan]:
     """Roster and plan of a run that goes on, once all its parties are back; its checkpoint as it is kept now."""
-    RunFolder.existing(settings.out).check_same(config)
+    RunFolder.existing(settings.out).check_same(experiment.with_feature_map(config, stored.agreed.inputs))
     files = registry.build("datasets", "files", config.dataset.options)
     roster = Roster.again(stored, post.gather(stored.parties), files.preparation, settings.approved)
     plan = experiment.plan(config, roster.federation)
