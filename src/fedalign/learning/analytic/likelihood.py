@@ -24,7 +24,7 @@ def finish(server: Server, weights: Tensor, options: Options) -> Server:
     if not options.likelihood:
         return done(server)
     state = {f"lbfgs/{name}": value for name, value in refine.lbfgs_start(weights).items()}
-    omega = server.state.get("omega", torch.zeros(1, dtype=double))
+    omega = server.state.get("omega", torch.zeros(1, dtype=double)).clone()  # a checkpoint stores no shared memory
     server = keep(server, **state, phase=torch.zeros(1, dtype=torch.int64))
     return ask(with_extra(server, omega=omega), Stage.GRADIENT, [weights])
 

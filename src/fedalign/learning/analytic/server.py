@@ -11,7 +11,8 @@ In a deployment a party answers one message per exchange, one before them with i
 its scores: 8 messages in single-label, 6 in multi-label; one less for tables, whose feature map needs no statistics.
 
 A client whose sums arrive late starts the exchanges after the sums again, so the result is the same, to the bit, as if
-it had been there from the start. So does a client that leaves. A client that misses a later exchange is waited for once.
+it had been there from the start. So does a client that leaves. The server waits once for a client that misses a later
+exchange.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedalign.learning.analytic.sums import ALL, NONE, unpack
+from fedalign.learning.analytic.sums import ALL, NONE, lower, unpack
 from fedalign.learning.scoring import threads
 from fedalign.types import Arrays
 
@@ -41,7 +41,7 @@ class _System:
     """The centred normal equations of the classes that share a Gram matrix."""
 
     classes: Tensor  # (k,) numbers
-    gram: Tensor  # (d, d) centred
+    gram: Tensor  # (d, d) centred; only the lower triangle counts
     right: Tensor  # (d, k) centred
     mean: Tensor  # (d,) of the rows
     target: Tensor  # (k,) mean of the targets
@@ -128,7 +128,7 @@ def _systems(sums: Arrays, omega: float, expected: Tensor | None, pool: Executor
         if omega != 1:
             known = torch.zeros_like(triangle) if number == NONE else sums["grams"][number]
             triangle = (1 - omega) * known + omega * triangle
-        gram, classes = unpack(triangle), (group == number).nonzero().flatten()
+        gram, classes = lower(triangle), (group == number).nonzero().flatten()
         rows = float(gram[-1, -1])
         if rows <= 0:
             return None  # nobody knows these classes: their weights stay 0

@@ -58,24 +58,25 @@ def sums(chunks: Iterable[Tensor], y: Tensor, known: Tensor) -> Arrays:
     # the smaller of the known and the other rows is multiplied out; the difference to all rows is the other
     inverted = masks.sum(0) > len(masks) / 2  # (G - 1,)
     computed = masks ^ inverted
-    grams, totals, first = None, None, 0
+    grams: list[Tensor] = []
+    totals, first = None, 0
     for chunk in chunks:
         z = with_constant(chunk)  # (rows, d + 1)
         rows = slice(first, first + len(z))
         first += len(z)
         if first > len(y):
             break
-        if grams is None or totals is None:
-            grams = torch.zeros(1 + masks.shape[1], z.shape[1], z.shape[1], dtype=torch.float64)
+        if totals is None:
+            grams = [torch.zeros(z.shape[1], z.shape[1], dtype=torch.float64) for _ in range(1 + masks.shape[1])]
             totals = torch.zeros(y.shape[1], z.shape[1], dtype=torch.float64)
         totals += (y[rows] * known[rows]).to(torch.float64).T @ z
         grams[ALL] += gram_of(z)
         for g, mask in enumerate(computed[rows].T, start=1):
             grams[g] += gram_of(z[mask])
-    if grams is None or totals is None or first != len(y):
+    if totals is None or first != len(y):
         raise ValueError(f"{first} rows of features for {len(y)} rows of labels")
     for g in inverted.nonzero().flatten().tolist():
-        grams[g + 1] = grams[ALL] - grams[g + 1]
+        torch.sub(grams[ALL], grams[g + 1], out=grams[g + 1])
     return {"grams": torch.stack([pack(gram) for gram in grams]), "which": which, "class_sums": totals}
 
 
@@ -231,7 +232,7 @@ def _bounded(grams: Tensor, which: Tensor, class_sums: Tensor) -> bool:
 
 
 def _positive(triangle: Tensor) -> bool:
-    """Whether a packed symmetric matrix has no negative eigenvalue beyond rounding. Single precision halves the time."""
+    """Whether a packed matrix has no negative eigenvalue beyond rounding. Single precision halves the time."""
     shifted = lower(triangle.float())
     shifted.diagonal().add_(JITTER * max(float(shifted.diagonal().abs().max()), 1e-6))
     return int(torch.linalg.cholesky_ex(shifted).info) == 0
