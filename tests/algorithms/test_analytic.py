@@ -35,10 +35,10 @@ def ended(prepared: Plan) -> Round:
 
 def test_a_run_ends_by_itself_after_its_exchanges() -> None:
     """Single-label: statistics, sums, the first solution, one per penalty, two more refinements. Multi-label:
-    statistics, sums, rankings of penalties and of omegas, priors."""
-    assert [len(play(analytic("single"))), len(play(analytic("multi")))] == [6, 5]
+    statistics, sums, rankings of penalties and of omegas."""
+    assert [len(play(analytic("single"))), len(play(analytic("multi")))] == [6, 4]
     assert len(play(analytic("single", algorithm__refinements=0))) == 3
-    assert len(play(analytic("multi", algorithm__omega=0.1, algorithm__penalty=1.0))) == 4
+    assert len(play(analytic("multi", algorithm__omega=0.1, algorithm__penalty=1.0))) == 3
     assert len(play(analytic("single", algorithm__likelihood=4))) == 11
 
 

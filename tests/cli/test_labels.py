@@ -352,7 +352,18 @@ def test_init_check_and_run_say_which_source_class_vectors_start_from(
     assert "pip install 'fedalign[text]'" in shown
     assert fedalign("check", folder, "--json") == 0
     assert json.loads(capsys.readouterr().out)["data"]["label_source"] == "random"
-    run = ["run", folder, "--rounds", "1", "--set", "algorithm.name=fedalign", "--set", "training.epochs=1", "--out", tmp_path / "run"]
+    run = [
+        "run",
+        folder,
+        "--rounds",
+        "1",
+        "--set",
+        "algorithm.name=fedalign",
+        "--set",
+        "training.epochs=1",
+        "--out",
+        tmp_path / "run",
+    ]
     assert fedalign(*run) == 0
     assert f"note: {unused}" in capsys.readouterr().err
     assert config.load(str(tmp_path / "run" / "config.toml")).labels.source == "random"

@@ -120,7 +120,7 @@ def naive(encoder: rocket.RocketEncoder, row: torch.Tensor) -> list[float]:
                 if 0 <= at < steps:
                     value += float(encoder.taps[k, tap]) * float(encoder.mix[k].double() @ x[at])
             above.append((value - float(encoder.mean[k])) / float(encoder.sd[k]) - float(encoder.level[k]))
-        shares.append((2 * sum(a > 0 for a in above) / steps - 1) / math.sqrt(len(encoder.mix)))
+        shares.append((2 * sum(min(max(100 * a + 0.5, 0), 1) for a in above) / steps - 1) / math.sqrt(len(encoder.mix)))
         highest.append(min(max(*above, 0), 5) / 2 / math.sqrt(len(encoder.mix)))
     mean = (x.mean(0) / math.sqrt(channels)).tolist()
     sd = (x.std(0, correction=0) / math.sqrt(channels)).tolist()

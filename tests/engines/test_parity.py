@@ -37,10 +37,18 @@ def grid(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Grid]:
 
 @pytest.mark.parametrize(
     ("name", "task"),
-    [("fedavg", "single"), ("fedalign", "single"), ("fedalign", "multi"), ("scaffold", "multi"), ("moon", "single")],
+    [
+        ("fedavg", "single"),
+        ("fedalign", "single"),
+        ("fedalign", "multi"),
+        ("scaffold", "multi"),
+        ("moon", "single"),
+        ("analytic", "single"),
+        ("analytic", "multi"),
+    ],
 )
 def test_local_and_flower_end_with_the_same_bits(grid: Grid, name: str, task: str) -> None:
-    prepared = plan(name, task, rounds=3)
+    prepared = plan(name, task, rounds=10 if name == "analytic" else 3)
     here = play(prepared)
     with Local(workers=1).open(prepared) as local:
         engine = flower.FlowerEngine(prepared, grid, local, timeout=300)

@@ -12,12 +12,11 @@ from torch import Tensor
 from fedalign.errors import UserError
 from fedalign.learning.algorithm import Algorithm
 from fedalign.learning.analytic import client, server, summary
-from fedalign.learning.analytic.state import Options, held, stage_of
 from fedalign.learning.analytic.sums import reject_reason
 from fedalign.learning.local_training import labelled_rows
 from fedalign.learning.model import DualEncoder
 from fedalign.learning.replies import Reason, Rejection
-from fedalign.types import Arrays, ReplySpec, Server, Task, Update, Visit
+from fedalign.types import Arrays, Examples, ReplySpec, Server, Task, Update, Visit
 
 
 @dataclass(frozen=True)
@@ -25,13 +24,14 @@ class Analytic(Algorithm):
     """Every client sends sums over its rows; the server solves for the weights and ends the run by itself."""
 
     fixed_features: ClassVar[bool] = True
+    own_thresholds: ClassVar[bool] = True
     refinements: Annotated[int, Field(ge=0, le=20)] = 3  # single-label: exchanges of expected labels; 0: none
     likelihood: Annotated[int, Field(ge=0, le=1000)] = 0  # gradient exchanges towards maximum likelihood; 0: none
     penalty: Annotated[float, Field(gt=0)] | None = None  # relative to trace / d; None: chosen on validation rows
     omega: Annotated[float, Field(ge=0, le=1)] | None = None  # weight of unknown entries, multi-label; None: chosen
 
-    def options(self, task: Task) -> Options:
-        return Options(task, self.refinements, self.likelihood, self.penalty, self.omega)
+    def options(self, task: Task) -> server.Options:
+        return server.Options(task, self.refinements, self.likelihood, self.penalty, self.omega)
 
     def start(self, model: DualEncoder, num_clients: int) -> Server:
         if self.clip_updates:
@@ -45,8 +45,8 @@ class Analytic(Algorithm):
         return summary.exchanges(model, self.options(model.task))
 
     def finished(self, state: Server) -> bool:
-        waiting = set(self.participants(state) or []) - set(held(state))
-        return stage_of(state) is client.Stage.DONE and not waiting
+        waiting = set(self.participants(state) or []) - set(server.held(state))
+        return server.stage_of(state) is client.Stage.DONE and not waiting
 
     def local_update(self, visit: Visit) -> tuple[Update, Arrays]:
         sent = client.answer(visit)
@@ -56,11 +56,11 @@ class Analytic(Algorithm):
         return server.step(model, state, updates, self.options(model.task))
 
     def reply_spec(self, state: Server, round_number: int) -> ReplySpec:
-        return server.reply_spec(state, stage_of(state))
+        return server.reply_spec(state, server.stage_of(state))
 
-    def reply_specs(self, state: Server) -> dict[str, ReplySpec]:
+    def reply_specs(self, state: Server, data: Examples | None = None) -> dict[str, ReplySpec]:
         task: Task = "multi" if "multi" in state.state else "single"
-        return summary.reply_specs(state, self.options(task))
+        return summary.reply_specs(state, self.options(task), data)
 
     def reject(self, update: Update) -> Rejection | None:
         reason = reject_reason(update.extra) if "grams" in update.extra else None

@@ -26,6 +26,7 @@ TAPS = max(LENGTHS)
 MOST_CHANNELS = 8  # of one kernel
 CLIP = 5.0  # deviations
 NORM = 3.0  # of a row before it is scaled to length 1; each of the four parts has a norm near 1
+STEEPNESS = 100.0  # a step counts as above a level gradually, within 0.01 deviations, so that rounding cannot decide
 CHUNK = 4_000_000  # numbers of a convolution held at once
 
 
@@ -126,24 +127,14 @@ class RocketEncoder(nn.Module):
 
     def _summary(self, padded: Tensor, inside: Tensor) -> Tensor:
         """(n, dim) from rows padded to (n, T, F); `inside` (n, T) says which steps are there."""
-        there = inside.unsqueeze(2)
-        steps = inside.sum(1, keepdim=True).clamp(min=1)  # (n, 1)
-        mean = padded.sum(1) / steps
-        sd = (((padded - mean.unsqueeze(1)) * there).square().sum(1) / steps).sqrt()
-        above = (self._convolve(padded) - self.mean) / self.sd - self.level  # (n, T, K)
-        share = ((above > 0) & there).sum(1) / steps
-        highest = above.masked_fill_(~there, 0).amax(1).clamp(0, CLIP)
-        # each part has a norm near 1: shares are about 0.5 from their middle, maxima reach about 2
-        kernels, channels = len(self.mix) ** -0.5, padded.shape[2] ** -0.5
-        found = torch.cat([mean * channels, sd * channels, (2 * share - 1) * kernels, highest * kernels / 2], 1)
-        return found / found.norm(dim=1, keepdim=True).clamp(min=NORM)
+        return row_features(padded, inside, (self._convolve(padded) - self.mean) / self.sd - self.level)
 
     def _convolve(self, padded: Tensor) -> Tensor:
         """(n, T, K): each kernel's convolution, with zeros beyond both ends of a row."""
         mixed = nn.functional.linear(padded, self.mix)  # (n, T, K)
         found = torch.zeros_like(mixed)
         steps = mixed.shape[1]
-        for dilation, first, last in self._groups():
+        for dilation, first, last in self.groups():
             source, target = mixed[:, :, first:last], found[:, :, first:last]
             for tap in range(TAPS):
                 shift = (tap - TAPS // 2) * dilation
@@ -153,7 +144,7 @@ class RocketEncoder(nn.Module):
                 target[:, begin:end].addcmul_(source[:, begin + shift : end + shift], self.taps[first:last, tap])
         return found
 
-    def _groups(self) -> Iterator[tuple[int, int, int]]:
+    def groups(self) -> Iterator[tuple[int, int, int]]:
         """Kernels with one dilation: the dilation, the first kernel and the one after the last."""
         values, counts = torch.unique_consecutive(self.dilation, return_counts=True)
         ends = counts.cumsum(0)
@@ -170,6 +161,21 @@ class RocketEncoder(nn.Module):
             padded = torch.zeros(*inside.shape, part.values.shape[1])
             padded[inside] = part.values.clamp(-CLIP, CLIP)
             yield padded, inside
+
+
+def row_features(padded: Tensor, inside: Tensor, above: Tensor) -> Tensor:
+    """(n, dim) from scaled steps (n, T, F) that are 0 where `inside` (n, T) is False, and from the deviations of each
+    convolution from its level (n, T, K)."""
+    there = inside.unsqueeze(2)
+    steps = inside.sum(1, keepdim=True).clamp(min=1)  # (n, 1)
+    mean = padded.sum(1) / steps
+    sd = (((padded - mean.unsqueeze(1)) * there).square().sum(1) / steps).sqrt()
+    share = ((above * STEEPNESS + 0.5).clamp(0.0, 1.0) * there).sum(1) / steps
+    highest = (above * there).amax(1).clamp(0.0, CLIP)
+    # each part has a norm near 1: shares are about 0.5 from their middle, maxima reach about 2
+    kernels, channels = above.shape[2] ** -0.5, padded.shape[2] ** -0.5
+    found = torch.cat([mean * channels, sd * channels, (2 * share - 1) * kernels, highest * kernels / 2], 1)
+    return found / found.norm(dim=1, keepdim=True).clamp(min=NORM)
 
 
 encoder = Rocket

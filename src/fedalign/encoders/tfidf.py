@@ -86,8 +86,7 @@ class TfIdfEncoder(nn.Module):
         counts = torch.zeros(len(x) * width)
         counts.scatter_add_(0, row * width + self.column[term], torch.ones(len(term)))
         counts = counts.view(-1, width)[:, : self.dim]
-        weights = torch.where(counts > 0, counts.clamp(min=1).log() + 1, 0) * self.idf  # (n, dim)
-        return weights / weights.norm(dim=1, keepdim=True).clamp(min=1e-12)
+        return weighted(counts, self.idf)
 
     def _terms(self, x: Rows) -> tuple[Tensor, Tensor]:
         """The row and the number of every term: tokens, then pairs of known tokens that follow each other."""
@@ -98,8 +97,19 @@ class TfIdfEncoder(nn.Module):
             return row, token
         first, second = token[:-1], token[1:]
         pairs = (row[:-1] == row[1:]) & (first != UNKNOWN) & (second != UNKNOWN)
-        hashed = (first[pairs] * FIRST_FACTOR + second[pairs] * SECOND_FACTOR) % self.options.bigrams
+        hashed = pair_hash(first[pairs], second[pairs], self.options.bigrams)
         return torch.cat([row, row[:-1][pairs]]), torch.cat([token, self.tokens + hashed])
+
+
+def pair_hash(first: Tensor, second: Tensor, buckets: int) -> Tensor:
+    """A number below `buckets` for each pair of tokens."""
+    return (first * FIRST_FACTOR + second * SECOND_FACTOR) % buckets
+
+
+def weighted(counts: Tensor, idf: Tensor) -> Tensor:
+    """(n, dim) log counts times inverse document frequencies, each row of length 1, or 0 if it has no term."""
+    weights = torch.where(counts > 0, counts.clamp(min=1).log() + 1, 0) * idf
+    return weights / weights.norm(dim=1, keepdim=True).clamp(min=1e-12)
 
 
 encoder = TfIdf

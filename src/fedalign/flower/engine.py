@@ -42,7 +42,9 @@ class DeployedEngine:
         self, plan: Plan, transport: Transport, roster: Roster, extend: bool, evaluate_every: int, out: Path
     ) -> None:
         self.plan, self.transport, self.roster, self.out = plan, transport, roster, out
-        self.extend, self.evaluate_every = extend, evaluate_every
+        # sums are of the classes that were agreed on before them
+        self.extend = extend and not plan.algorithm.fixed_features
+        self.evaluate_every = evaluate_every
         self.on_visit = lambda client: None
         self.number = 0
         self._asked: tuple[Arrays, dict[str, Tensor]] | None = None  # the last weights scored, and their counts
@@ -92,10 +94,8 @@ class DeployedEngine:
                 raise NewClassesError(offer, new)
             else:
                 words = ", ".join(map(ascii, new))
-                self.transport.refuse(
-                    node,
-                    f"{party!a} brings new classes ({words}); start a new run, or set new_classes = 'extend'",
-                )
+                fix = "" if self.plan.algorithm.fixed_features else ", or set new_classes = 'extend'"
+                self.transport.refuse(node, f"{party!a} brings new classes ({words}); start a new run{fix}")
 
     def task_message(self, server: Server, client: int, nonce: str) -> RecordDict:
         from flwr.app import RecordDict as Records
@@ -152,7 +152,7 @@ class DeployedEngine:
 
     def ask(self, weights: Arrays, thresholds: Arrays) -> dict[str, Tensor]:
         """Counts on all parties' own rows, summed; a party that does not answer is left out and named. Thresholds are
-        one per class (C,), or a grid (T, 1)."""
+        one per class (C,), or a grid (T, 1) or (T, C)."""
         parties = self.plan.federation.parties
         server = Server(weights, len(parties), ())
         wanted, asked = {}, {}
@@ -186,15 +186,27 @@ class DeployedEngine:
             return str(error)
 
     def score(self, weights: Arrays, thresholds: Tensor | None = None) -> Tensor | None:
+        algorithm = self.plan.algorithm
+        if thresholds is not None and algorithm.own_thresholds:
+            return self.both(weights, thresholds).get("test")
         if thresholds is not None:
             return self.ask(weights, {"test": thresholds}).get("test")
+        # a method that ends by itself is scored when it is done, in whichever round that is
         due = self.number % self.evaluate_every == 0 or self.number == self.plan.config.rounds
+        due = due or algorithm.fixed_features
         return self.plain(weights).get("test") if due else None
 
     def validate(self, weights: Arrays, grid: Tensor | None = None) -> Tensor | None:
         if grid is None:
             return self.plain(weights).get("validation")
         return self.ask(weights, {"validation": grid if grid.dim() == 2 else grid.view(-1, 1)}).get("validation")
+
+    def both(self, weights: Arrays, thresholds: Tensor) -> dict[str, Tensor]:
+        """Counts at the method's own thresholds (C,). Those at 0.5 are asked for with the same message."""
+        pair = torch.stack([thresholds, torch.full_like(thresholds, 0.5)])  # (2, C)
+        found = self.ask(weights, dict.fromkeys(PARTS, pair))
+        self._asked = (weights, {name: counts[1] for name, counts in found.items()})
+        return {name: counts[0] for name, counts in found.items()}
 
     def plain(self, weights: Arrays) -> dict[str, Tensor]:
         """Counts on test and validation rows, asked for at once, since each message starts a process at the party."""

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from fedalign.flower.party_rows import Rows
 
 SERVER_ONLY = ("path", "parties", "client", "test_file", "aliases")  # of the data set's options
+AT_ONCE = 2  # thresholds per class of a method that decides by its own: the method's, and 0.5
 BINDING = ("algorithm", "dataset", "encoder", "training", "thresholds")  # what decides what is read and what leaves
 
 
@@ -179,6 +180,7 @@ def built(text: str, agreed_text: str) -> tuple[Algorithm, ModelPair]:
     agreed = Agreement.model_validate_json(agreed_text)
     nobody: list[Party] = []
     data = Federation(agreed.task, agreed.label_names, nobody, agreed.inputs)
+    config = experiment.with_feature_map(config, agreed.inputs)
     blank = config.model_copy(update={"labels": config.labels.model_copy(update={"source": "random", "file": ""})})
     return algorithm, ModelPair(experiment.model(blank, data, algorithm.head))
 
@@ -231,7 +233,8 @@ def score(
     """Counts on the party's own test and validation rows; at the thresholds the server asks about, if it does."""
     weights = server_of(content, models).weights
     asked = messages.get(content, "thresholds")
-    if asked and not setup.config.thresholds:
+    own = algorithm.own_thresholds and all(len(values) <= AT_ONCE for values in asked.values() if values.dim() == 2)
+    if asked and not setup.config.thresholds and not own:
         raise UserError("the server asks for counts at thresholds; ask its operators to set thresholds = true for all")
     found: Arrays = {}
     for name in ("test", "validation"):
@@ -241,7 +244,7 @@ def score(
 
 
 def count(models: ModelPair, weights: Arrays, rows: Examples, thresholds: torch.Tensor | None) -> torch.Tensor:
-    """(C, 4) counts at 0.5 or at one threshold per class (C,), or (T, C, 4) for a grid of thresholds (T, 1)."""
+    """(C, 4) counts at 0.5 or at one threshold per class (C,), or (T, C, 4) for a grid of thresholds (T, 1 or C)."""
     model = models.start.load(weights)
     logits = scoring.logits(model, rows.x)
     if thresholds is not None and thresholds.dim() == 2:

@@ -10,7 +10,7 @@ from typing import Any
 
 from fedalign.config import Config, to_toml
 from fedalign.flower.kit import for_parties
-from fedalign.flower.party import PartySetup, built
+from fedalign.flower.party import AT_ONCE, PartySetup, built
 from fedalign.flower.party_rows import FileRows
 from fedalign.ingest.agree import agree
 from fedalign.ingest.offer import Offer
@@ -27,7 +27,7 @@ NEVER = (
     "the reason of a failure, which may contain a path or a cell; it is in the party's own log",
 )
 CAVEATS = (
-    "weights are learned from rows and can hold traces of them; nothing here makes that impossible",
+    "weights and sums are computed from rows and can hold traces of them; nothing here makes that impossible",
     "the server sees which classes this party annotates, how many rows it trains on, and its counts for each class",
 )
 
@@ -78,8 +78,11 @@ def preview(path: Path, config: Config, party: str) -> Preview:
     shapes: dict[str, tuple[int, ...]] = {
         name: (len(agreed.label_names), 4) for name in ("test", "validation") if name in parts
     }
-    if config.thresholds and "validation" in parts:
+    if agreed.task == "multi" and algorithm.own_thresholds:
+        shapes = {name: (AT_ONCE, *shape) for name, shape in shapes.items()}
+    elif config.thresholds and "validation" in parts:
         shapes[GRID] = (len(metrics.GRID), len(agreed.label_names), 4)
     needs_class_f1 = algorithm.needs_class_f1(agreed.task) and "validation" in parts
     labelled = labelled_rows(parts["train"], agreed.task)
-    return Preview(offered, algorithm.reply_specs(server), labelled, shapes, needs_class_f1, len(agreed.label_names))
+    replies = algorithm.reply_specs(server, parts["train"])
+    return Preview(offered, replies, labelled, shapes, needs_class_f1, len(agreed.label_names))

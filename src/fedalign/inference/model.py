@@ -139,11 +139,13 @@ class Model:
 
         source: "sentence", counts (`fedalign labels count`; the file must hold the new name too), or a vectors file.
         others: unlabelled rows, mostly of other classes; with them the new class takes fewer rows of the others.
-        A name alone gives a rough ranking, not a decision; docs/results.md has the measurements.
+        A name alone gives a rough ranking, not a decision; docs/results.md has the measurements. A model on fixed
+        features (analytic learning) learns a class from examples only.
         """
         if source is None and examples is None:
             raise UserError("a new class needs source= (what its name means), examples= (some of its rows), or both")
         self._check_new(name)
+        new_class.check_source(self.network, source)
         vector = None
         if source is not None:
             width = self.network.anchors().shape[1]
@@ -151,6 +153,9 @@ class Model:
             vector = new_class.from_name(made, self.network.anchors())
         if examples is not None:
             rest = None if others is None else check_rows(self.prepared(others))
+            if new_class.fixed_features(self.network):
+                fitted = new_class.on_fixed_features(self.network, check_rows(self.prepared(examples)), rest)
+                return self.with_class_vector(name, *fitted)
             vector = new_class.from_examples(self.network, check_rows(self.prepared(examples)), vector, rest)
         assert vector is not None
         return self.with_class_vector(name, vector)
@@ -159,15 +164,16 @@ class Model:
         if normalised(allowed(name)) in [normalised(known) for known in self.label_names]:
             raise UserError(f"the model already has a class {name!r}")
 
-    def with_class_vector(self, name: str, vector: Tensor) -> Model:
-        """The model with one more class whose class vector (d,) is given; its bias is the mean of the others."""
+    def with_class_vector(self, name: str, vector: Tensor, bias: Tensor | None = None) -> Model:
+        """The model with one more class whose class vector (d,) is given. Its bias (1,) is by default the mean of the
+        others."""
         self._check_new(name)
         old = self.network.label_encoder
         vectors = torch.cat([old.weight.detach(), vector.view(1, -1)])  # (C + 1, d)
         head = LabelEncoder(vectors, old.bias is not None, old.normalise)
-        bias = new_class.mean_bias(old)
-        if bias is not None and head.bias is not None:
-            head.bias.data = bias
+        biases = new_class.mean_bias(old)
+        if biases is not None and head.bias is not None:
+            head.bias.data = biases if bias is None else torch.cat([biases[:-1], bias])
         thresholds = None if self.thresholds is None else torch.cat([self.thresholds, torch.tensor([0.5])])
         network = DualEncoder(self.network.data_encoder, head, self.task)
         return replace(self, network=network, label_names=(*self.label_names, name), thresholds=thresholds)

@@ -7,6 +7,10 @@ similar class vectors. The result ranks rows only as well as names do, and few k
 From examples. The vector moves from there until the examples get the new class. Each known class takes part with one
 made-up row, and so do other rows if there are any, each with the class that the model gives it now. Without them the
 new class would take rows of the others.
+
+On fixed features (analytic learning) class vectors are weights of a linear model, and names say nothing about them. The
+examples and the other rows are then fitted by ridge regression, and the scores are scaled to logits on rows that were
+left out of the fit one by one. Without other rows the result ranks well, but decides by made-up rows only.
 """
 
 from __future__ import annotations
@@ -28,6 +32,8 @@ from fedalign.types import Rows
 RIDGE = 0.1  # of the kernel's mean diagonal
 HOLD = 0.01  # how strongly the class vector stays where its name put it
 STEPS = 60
+STRONG = 10.0  # ridge on fixed features, of the kernel's mean diagonal; there are few examples
+NO_NAMES = "this model has fixed features, on which a name says nothing; leave out source= and give examples= instead"
 NO_VECTOR = "the examples give no finite class vector; check them for very large numbers"
 
 
@@ -59,6 +65,18 @@ def from_name(label_vectors: Tensor, class_vectors: Tensor) -> Tensor:
 def mean_bias(head: LabelEncoder) -> Tensor | None:
     """The bias (C + 1,) of a head with one more class, which gets the mean of the others; None without a bias."""
     return None if head.bias is None else torch.cat([head.bias.detach(), head.bias.detach().mean().view(1)])
+
+
+def fixed_features(model: DualEncoder) -> bool:
+    """Whether the model is linear on features that are never trained."""
+    fixed = getattr(getattr(model.data_encoder, "options", None), "fixed", False)
+    return bool(fixed) and model.label_encoder.bias is not None
+
+
+def check_source(model: DualEncoder, source: str | Path | Labels | None) -> None:
+    """Raises UserError if the model cannot learn a class from its name."""
+    if source is not None and fixed_features(model):
+        raise UserError(NO_NAMES)
 
 
 def from_examples(model: DualEncoder, x: Rows, first: Tensor | None, others: Rows | None = None) -> Tensor:
@@ -123,3 +141,53 @@ def _minimum(loss: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
     if not bool(found.isfinite().all()):
         raise UserError(NO_VECTOR)
     return found
+
+
+# --- fixed features ---------------------------------------------------------------------------------------------------
+
+
+def on_fixed_features(model: DualEncoder, x: Rows, others: Rows | None = None) -> tuple[Tensor, Tensor]:
+    """Class vector (d,) and bias (1,) of the new class, fitted by least squares in the space of the features."""
+    z = check_finite(scoring.encode(model, x)).double()
+    if not len(z):
+        raise UserError("there is no example; give at least one row")
+    known, bias = model.anchors().double(), model.label_encoder.bias
+    rest = _made_up(z, known) if others is None or not len(others) else check_finite(scoring.encode(model, others))
+    rows = torch.cat([z, rest.double()])  # (n, d)
+    target = torch.cat([torch.ones(len(z)), torch.zeros(len(rest))]).double()
+    weight = torch.cat([torch.full((len(part),), 0.5 / len(part)) for part in (z, rest)]).double()
+    vector, constant, left_out = _ridge(rows, target, weight)
+    rivals = torch.zeros(len(rows), dtype=torch.float64)
+    if model.task == "single":  # the new class competes with the known ones
+        logits = rows @ known.T + (0.0 if bias is None else bias.detach().double())
+        rivals = logits.logsumexp(1)
+
+    def loss(line: Tensor) -> Tensor:
+        margin = line[0].exp() * left_out + line[1] - rivals
+        each = F.binary_cross_entropy_with_logits(margin, target, reduction="none")
+        return (weight * each).sum() + 1e-3 * (line[0] - 1).square()
+
+    slope, offset = _minimum(loss, torch.tensor([1.0, -2.0], dtype=torch.float64))
+    slope = slope.exp()
+    found = (slope * vector).float(), (slope * constant + offset).float().view(1)
+    if not all(bool(part.isfinite().all()) for part in found):
+        raise UserError(NO_VECTOR)
+    return found
+
+
+def _made_up(z: Tensor, known: Tensor) -> Tensor:
+    """One row per known class (C, d): like the examples, and moved towards the class."""
+    size = z.norm(dim=1).mean()
+    return F.normalize(z.mean(0) + F.normalize(known, dim=1) * size, dim=1) * size
+
+
+def _ridge(rows: Tensor, target: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Weights (d,) and constant of a ridge regression, and the score of each row if it is left out of the fit (n,)."""
+    mean, middle, root = weight @ rows, weight @ target, weight.sqrt()
+    centred, wanted = (rows - mean) * root[:, None], (target - middle) * root
+    kernel = centred @ centred.T  # (n, n)
+    added = max(STRONG * float(kernel.diagonal().mean()), 1e-12)
+    inverse = torch.linalg.inv(kernel + added * torch.eye(len(rows), dtype=torch.float64))
+    dual = inverse @ wanted
+    vector = centred.T @ dual
+    return vector, middle - mean @ vector, (wanted - dual / inverse.diagonal()) / root + middle

@@ -28,6 +28,7 @@ class Algorithm:
     """FedAvg (McMahan et al., AISTATS 2017), and the options that every method shares."""
 
     fixed_features: ClassVar[bool] = False  # the encoder is a feature map that is fitted and not trained
+    own_thresholds: ClassVar[bool] = False  # in multi-label it decides at `thresholds`, and parties count hits there
     one_way: ClassVar[tuple[str, ...]] = ()  # arrays of the server's `extra` that a client receives and never sends
 
     weighting: Literal["equal", "examples"] = "equal"
@@ -95,8 +96,9 @@ class Algorithm:
         needed = losses.rows_with_loss(visit.data, visit.model.task)
         return needed | losses.outside_own_classes(visit.data) if self.complement else needed
 
-    def reply_specs(self, server: Server) -> dict[str, ReplySpec]:
-        """What a client would send over a whole run, by when it would send it."""
+    def reply_specs(self, server: Server, data: Examples | None = None) -> dict[str, ReplySpec]:
+        """What a client would send over a whole run, by when it would send it; with `data`, a client with these
+        training rows."""
         return {"each round": self.reply_spec(server, 1)}
 
     def reject(self, update: Update) -> Rejection | None:

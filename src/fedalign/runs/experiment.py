@@ -104,13 +104,15 @@ def plan(config: Config, data: Federation | None = None) -> Plan:
         raise UserError("thresholds are for multi-label data; a single-label row gets its likeliest class")
     config = config.model_copy(update={"labels": choose.resolved(data.label_names, config.labels)})
     algorithm = registry.build("algorithms", config.algorithm.name, config.algorithm.options)
-    if algorithm.fixed_features:
-        config = with_feature_map(config, data.inputs)
+    config = with_feature_map(config, data.inputs)
     return Plan(config, data, algorithm, model(config, data, algorithm.head))
 
 
 def with_feature_map(config: Config, inputs: InputKind) -> Config:
-    """The configuration with a fixed feature map for this kind of rows, unless its encoder is one already."""
+    """The configuration with a fixed feature map for this kind of rows, if the algorithm needs one and its encoder is
+    none."""
+    if not registry.build("algorithms", config.algorithm.name, config.algorithm.options).fixed_features:
+        return config
     options = registry.build("encoders", config.encoder.name, config.encoder.options)
     if getattr(options, "fixed", False):
         return config

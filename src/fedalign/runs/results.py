@@ -119,7 +119,8 @@ def label_card(prepared: Plan, thresholds: torch.Tensor | None = None) -> ModelC
         head=Head(bias=head.bias is not None, normalise=head.normalise),
         inputs=data.inputs,
         reading=reading_of(config, data.aliases),
-        thresholds=None if thresholds is None else tuple(round(float(t), 4) for t in thresholds),
+        # the shortest decimals that give the same float32: a rare class may have a threshold far below 0.0001
+        thresholds=None if thresholds is None else tuple(float(str(t)) for t in thresholds.numpy()),
     )
 
 

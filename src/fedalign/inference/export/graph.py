@@ -16,14 +16,19 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedalign.encoders.mlp import MlpEncoder
+from fedalign.encoders.random_features import RandomFeaturesEncoder
+from fedalign.encoders.rocket import RocketEncoder
+from fedalign.encoders.tfidf import TfIdfEncoder
 from fedalign.encoders.transformer import TransformerEncoder, sinusoids
 from fedalign.errors import UserError
+from fedalign.inference.export.feature_maps import RocketGraph, TfIdfGraph
 from fedalign.inference.model import Model
 from fedalign.learning.model import probabilities
 
 INSTALL = "pip install 'fedalign[onnx]'"
 ONNX = "model.onnx"
 TOLERANCE = 1e-4
+LARGE = 100  # logits beyond are compared relative to their size
 OPSET = 18
 
 
@@ -82,7 +87,7 @@ class TableGraph(nn.Module):
     mean: Tensor
     sd: Tensor
 
-    def __init__(self, model: Model, encoder: MlpEncoder) -> None:
+    def __init__(self, model: Model, encoder: MlpEncoder | RandomFeaturesEncoder) -> None:
         super().__init__()
         scaling = model.inputs.graph_scaling
         assert scaling is not None
@@ -103,17 +108,11 @@ def onnx_bytes(model: Model) -> bytes:
         import onnxscript  # noqa: F401
     except ImportError as error:
         raise UserError(f"export to ONNX needs more packages; run: {INSTALL}") from error
-    encoder = model.network.data_encoder
+    graph, example = graph_of(model), model.inputs.graph_example()
     batch, steps = torch.export.Dim("batch"), torch.export.Dim("steps")
     shapes: dict[str, Any] = {"rows": {0: batch}}
-    example = model.inputs.graph_example()
-    if isinstance(encoder, TransformerEncoder):
-        graph: nn.Module = PaddedGraph(model, encoder)
+    if "lengths" in example:
         shapes = {"rows": {0: batch, 1: steps}, "lengths": {0: batch}}
-    elif isinstance(encoder, MlpEncoder):
-        graph = TableGraph(model, encoder)
-    else:
-        raise UserError(f"export to ONNX knows the transformer and the mlp encoder, not {type(encoder).__name__}")
     with quiet(), torch.no_grad():
         program = torch.onnx.export(
             graph.eval(),
@@ -133,6 +132,23 @@ def onnx_bytes(model: Model) -> bytes:
     return content
 
 
+def graph_of(model: Model) -> nn.Module:
+    """The module that is exported: preparation of rows, encoder and head."""
+    encoder = model.network.data_encoder
+    if isinstance(encoder, TransformerEncoder):
+        return PaddedGraph(model, encoder)
+    if isinstance(encoder, MlpEncoder | RandomFeaturesEncoder):
+        return TableGraph(model, encoder)
+    if isinstance(encoder, TfIdfEncoder):
+        return TfIdfGraph(model, encoder)
+    if isinstance(encoder, RocketEncoder):
+        return RocketGraph(model, encoder)
+    raise UserError(
+        f"export to ONNX knows the encoders transformer, mlp, tfidf, rocket and random_features, not "
+        f"{type(encoder).__name__}"
+    )
+
+
 def graph_inputs(model: Model, rows: Any) -> dict[str, np.ndarray]:
     """Raw rows as the graph reads them: tokens or numbers, padded with zeros, and their lengths."""
     return model.inputs.graph_inputs(rows)
@@ -148,9 +164,10 @@ def disagreement(model: Model, content: bytes) -> float:
     rng = np.random.default_rng(1)
     worst = 0.0
     for count, longest in ((1, 1), (2, 30), (5, 200)):
-        rows, given = model.inputs.trial(rng, count, longest)
+        rows, given = model.inputs.trial(rng, count, min(longest, model.inputs.max_steps or longest))
         ours = model.logits_of_prepared(rows) if model.inputs.trial_is_prepared else model.logits(rows)
-        worst = max(worst, float(np.abs(session.run(["logits"], given)[0] - ours.numpy()).max()))
+        size = max(1.0, float(ours.abs().max()) / LARGE)  # rounding grows with the numbers
+        worst = max(worst, float(np.abs(session.run(["logits"], given)[0] - ours.numpy()).max()) / size)
     return worst
 
 

@@ -14,18 +14,20 @@ def card(model: Model, config: dict[str, Any], result: dict[str, Any], onnx: boo
     """The README of the folder, in Markdown: data, classes, scores, limits and use."""
     dataset = config.get("dataset", {}).get("name", "unknown")
     algorithm = config.get("algorithm", {}).get("name", "unknown")
+    analytic = algorithm == "analytic"
+    shared = "sums over rows" if analytic else "weights"
     lines = [
         f"# {_plain(str(config.get('name', 'model')))}",
         "",
         f"A {model.task}-label classifier for {len(model.label_names)} classes, learned by federated training with "
         f"{_plain(str(algorithm))} (fedalign {result.get('fedalign', '')}). It reads "
         f"{model.inputs.rows_called}. The parties' rows stayed with them; "
-        "weights were shared, and weights can contain traces of rows.",
+        f"{shared} were shared, and {shared} can contain traces of rows.",
         "",
         "## Data",
         "",
         f"Data set `{_plain(str(dataset))}`, seed {config.get('seed')}, {result.get('rounds', '?')} rounds, "
-        f"{config.get('clients_per_round')} parties per round at most.",
+        + ("all parties in each." if analytic else f"{config.get('clients_per_round')} parties per round at most."),
         "",
         "## Classes, who annotated them, scores",
         "",
@@ -46,6 +48,8 @@ def card(model: Model, config: dict[str, Any], result: dict[str, Any], onnx: boo
     tuned = result.get("thresholds")
     if tuned and "f1" in tuned:
         lines += [f"With the thresholds above, chosen on the parties' validation rows: F1 {100 * tuned['f1']:.2f}."]
+    elif tuned:
+        lines += ["These scores are at the thresholds above, which come from estimated class priors."]
     weak = [name for name, row in scored.items() if row["f1"] is not None and row["f1"] < 0.5]
     few_owners = [name for name, row in scored.items() if row.get("owners", 2) < 2]
     lines += ["", "## Limits", ""]

@@ -14,9 +14,11 @@ from torch import Tensor
 from fedalign.learning.analytic import choose, refine
 from fedalign.learning.analytic.sums import sums
 from fedalign.learning.model import DualEncoder
-from fedalign.types import Arrays, Examples, Rows, Visit, take
+from fedalign.types import Arrays, Examples, Rows, Task, Visit, take
 
-ROWS = 4096  # features held at once
+ROWS = 4096  # features computed at once
+KEPT = 256 << 20  # bytes of features that are kept while one answer is computed
+BYTES = 4  # of a feature
 SOFTNESS = 0.07  # temperature of expected labels, for targets 0 and 1
 
 
@@ -26,8 +28,7 @@ class Stage(IntEnum):
     STATISTICS = 0  # of the feature map, such as document frequencies
     SUMS = 1  # Gram matrices and class sums
     CANDIDATES = 2  # single-label: losses on validation rows and expected labels, for candidate weights
-    RANKING = 3  # multi-label: histograms of validation scores, for candidate weights
-    PRIORS = 4  # multi-label: histograms of validation and training scores, for the chosen weights
+    RANKING = 3  # multi-label: histograms of validation and training scores, for candidate weights
     GRADIENT = 5  # of the likelihood
     DONE = 6
 
@@ -39,20 +40,43 @@ def answer(visit: Visit) -> Arrays:
     if stage is Stage.STATISTICS:
         return statistics(model, data.x)
     found: Arrays = {}
+    training = Part(model, data)
     held = visit.client < len(visit.received["held"]) and bool(visit.received["held"][visit.client])
     if not held:  # a client that joins later sends its sums with its first answer
-        found |= sums(features(model, data.x), data.y, data.known)
-    candidates = visit.received["candidates"]  # (K, C, d + 1)
+        found |= sums(training.features, data.y, data.known)
     if stage in ANSWERS:
-        found |= ANSWERS[stage](model, data, visit.validation or data.take(torch.arange(0)), candidates, visit)
+        validation = Part(model, visit.validation or data.take(torch.arange(0)))
+        candidates = visit.received["candidates"]  # (K, C, d + 1)
+        found |= ANSWERS[stage](training, validation, candidates, float(visit.received["omega"]), model.task)
     return found
 
 
-def features(model: DualEncoder, x: Rows) -> Iterator[Tensor]:
-    """Features of consecutive rows, (rows, d) at a time, so that memory does not grow with the number of rows."""
-    for rows in torch.arange(len(x)).split(ROWS) if len(x) else [torch.arange(0)]:
-        with torch.no_grad():
-            yield model.encode(take(x, rows)) if len(rows) else torch.zeros(0, model.label_encoder.weight.shape[1])
+class Features:
+    """Features of consecutive rows, (rows, d) at a time, so that memory does not grow with the number of rows. Features
+    that fit into KEPT bytes are computed once."""
+
+    def __init__(self, model: DualEncoder, x: Rows) -> None:
+        self.model, self.x, self.width = model, x, model.label_encoder.weight.shape[1]
+        self.kept: list[Tensor] | None = None
+
+    def __iter__(self) -> Iterator[Tensor]:
+        if self.kept is None and len(self.x) * self.width * BYTES <= KEPT:
+            self.kept = list(self._computed())
+        return iter(self.kept) if self.kept is not None else self._computed()
+
+    def _computed(self) -> Iterator[Tensor]:
+        if not len(self.x):
+            yield torch.zeros(0, self.width)
+        for rows in torch.arange(len(self.x)).split(ROWS):
+            with torch.no_grad():
+                yield self.model.encode(take(self.x, rows) if len(rows) < len(self.x) else self.x)
+
+
+class Part:
+    """Training or validation rows of a client, and their features."""
+
+    def __init__(self, model: DualEncoder, data: Examples) -> None:
+        self.features, self.y, self.known = Features(model, data.x), data.y, data.known
 
 
 def statistics(model: DualEncoder, x: Rows) -> Arrays:
@@ -64,38 +88,32 @@ def statistics(model: DualEncoder, x: Rows) -> Arrays:
     return total
 
 
-def _candidates(model: DualEncoder, data: Examples, held: Examples, candidates: Tensor, visit: Visit) -> Arrays:
-    found = choose.loss_sums(features(model, held.x), held.y, held.known, candidates)
+def _candidates(training: Part, validation: Part, candidates: Tensor, omega: float, task: Task) -> Arrays:
+    found = choose.loss_sums(validation.features, validation.y, validation.known, candidates)
     expected = [
-        refine.expected_sums(features(model, data.x), data.known, weights, "single", SOFTNESS) for weights in candidates
+        refine.expected_sums(training.features, training.known, weights, task, SOFTNESS) for weights in candidates
     ]
     return {**found, "expected": torch.stack(expected)}
 
 
-def _ranking(model: DualEncoder, data: Examples, held: Examples, candidates: Tensor, visit: Visit) -> Arrays:
-    found = [choose.histograms(features(model, held.x), held.y, held.known, weights) for weights in candidates]
-    return {"validation": torch.stack(found)}
-
-
-def _priors(model: DualEncoder, data: Examples, held: Examples, candidates: Tensor, visit: Visit) -> Arrays:
+def _ranking(training: Part, validation: Part, candidates: Tensor, omega: float, task: Task) -> Arrays:
     return {
-        "validation": choose.histograms(features(model, held.x), held.y, held.known, candidates[0])[None],
-        "training": choose.histograms(features(model, data.x), data.y, data.known, candidates[0]),
+        name: torch.stack([choose.histograms(part.features, part.y, part.known, weights) for weights in candidates])
+        for name, part in (("validation", validation), ("training", training))
     }
 
 
-def _gradient(model: DualEncoder, data: Examples, held: Examples, candidates: Tensor, visit: Visit) -> Arrays:
-    omega, task = float(visit.received["omega"]), model.task
-    found = refine.likelihood_sums(features(model, data.x), data.y, data.known, candidates[0], task, omega)
-    checked = refine.likelihood_sums(features(model, held.x), held.y, held.known, candidates[0], task)
-    reliable = choose.reliability_sums(features(model, held.x), held.y, held.known, candidates[0], task)
+def _gradient(training: Part, validation: Part, candidates: Tensor, omega: float, task: Task) -> Arrays:
+    weights, held = candidates[0], validation
+    found = refine.likelihood_sums(training.features, training.y, training.known, weights, task, omega)
+    checked = refine.likelihood_sums(held.features, held.y, held.known, weights, task)
+    reliable = choose.reliability_sums(held.features, held.y, held.known, weights, task)
     return {**found, "validation_loss": checked["loss"], "reliability": reliable}
 
 
-Answer = Callable[[DualEncoder, Examples, Examples, Tensor, Visit], Arrays]
+Answer = Callable[[Part, Part, Tensor, float, Task], Arrays]
 ANSWERS: dict[Stage, Answer] = {
     Stage.CANDIDATES: _candidates,
     Stage.RANKING: _ranking,
-    Stage.PRIORS: _priors,
     Stage.GRADIENT: _gradient,
 }

@@ -1,4 +1,4 @@
-"""Exchanges of gradients towards the maximum likelihood of the same linear model."""
+"""Maximum likelihood of the same linear model, started from the closed form: one L-BFGS step per exchange."""
 
 from __future__ import annotations
 
@@ -10,30 +10,22 @@ from torch import Tensor
 
 from fedalign.learning.analytic import choose, refine
 from fedalign.learning.analytic.client import Stage
-from fedalign.learning.analytic.state import (
-    Options,
-    added,
-    ask,
-    done,
-    double,
-    total_sums,
-    with_extra,
-    with_head,
-    with_state,
-)
+from fedalign.learning.analytic.state import Options, added, ask, done, double, total_sums, with_extra, with_head
+from fedalign.learning.analytic.state import with_state as keep
 from fedalign.learning.analytic.sums import ALL, unpack
 from fedalign.types import Arrays, Server
 
 CURVATURE = 0.05  # penalty of the likelihood relative to that of least squares, whose curvature is so much larger
 
 
-def then_likelihood(server: Server, weights: Tensor, options: Options) -> Server:
-    """Asks for gradients of the likelihood at these weights, if the options want them; else all is done."""
+def finish(server: Server, weights: Tensor, options: Options) -> Server:
+    """The model with these weights. Asks for gradients of the likelihood there, if the options want them."""
+    server = with_head(server, weights)
     if not options.likelihood:
         return done(server)
     state = {f"lbfgs/{name}": value for name, value in refine.lbfgs_start(weights).items()}
-    omega = server.state.get("omega", torch.zeros(1, dtype=double))
-    server = with_state(server, **state, phase=torch.zeros(1, dtype=torch.int64))
+    omega = server.state.get("omega", torch.zeros(1, dtype=double)).clone()  # a checkpoint stores no shared memory
+    server = keep(server, **state, phase=torch.zeros(1, dtype=torch.int64))
     return ask(with_extra(server, omega=omega), Stage.GRADIENT, [weights])
 
 
@@ -47,11 +39,11 @@ def after_gradient(server: Server, answers: Sequence[Arrays], options: Options) 
     state = refine.lbfgs_step(state, *found, refine.curvature_inverse(gram, penalty))
     checked, error = added(answers, "validation_loss"), choose.calibration_error(added(answers, "reliability"))
     if phase == 0:
-        server = with_state(server, first_loss=checked, first_error=torch.tensor([error], dtype=double))
-    server = with_state(server, **{f"lbfgs/{name}": v for name, v in state.items()}, phase=torch.tensor([phase + 1]))
+        server = keep(server, first_loss=checked, first_error=torch.tensor([error], dtype=double))
+    server = keep(server, **{f"lbfgs/{name}": v for name, v in state.items()}, phase=torch.tensor([phase + 1]))
     if phase < options.likelihood:
         return ask(server, Stage.GRADIENT, [state["trial"]])
-    server = with_state(server, last_loss=checked, last_error=torch.tensor([error], dtype=double))
+    server = keep(server, last_loss=checked, last_error=torch.tensor([error], dtype=double))
     if float(checked) < float(server.state["first_loss"]):
         server = with_head(server, at)
     kept = {name: value for name, value in server.state.items() if not name.startswith("lbfgs/")}

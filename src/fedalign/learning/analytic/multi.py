@@ -1,4 +1,7 @@
-"""Multi-label exchanges after the sums: rankings of penalties and of omegas, then class priors and thresholds."""
+"""Multi-label: a ranking for each penalty, one for each weight of unknown entries, then priors and thresholds.
+
+Every candidate comes back with the histograms that priors are estimated from, so the best needs no exchange of its own.
+"""
 
 from __future__ import annotations
 
@@ -7,27 +10,29 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from fedalign.learning.analytic import choose, priors
+from fedalign.learning.analytic import choose, likelihood, priors
 from fedalign.learning.analytic.client import Stage
-from fedalign.learning.analytic.likelihood import then_likelihood
-from fedalign.learning.analytic.solve import solve
-from fedalign.learning.analytic.state import Options, added, ask, double, total_sums, with_head, with_state
+from fedalign.learning.analytic.solve import solve_all
+from fedalign.learning.analytic.state import Options, added, ask, double, note_singular, total_sums, with_head
+from fedalign.learning.analytic.state import with_state as keep
 from fedalign.types import Arrays, Server
 
-OMEGA = 0.1  # weight of unknown entries while the penalty is chosen
 
-
-def first_candidates(server: Server, options: Options) -> Server:
+def first(server: Server, options: Options) -> Server:
     """All sums are there: one candidate per penalty."""
-    omega = OMEGA if options.omega is None else options.omega
-    grid = [(penalty, omega) for penalty in options.penalties]
-    sums = total_sums(server)
-    found = [solve(sums, omega, penalty).extended for penalty, _ in grid]
-    server = with_state(with_head(server, rough_logits(found[0])), grid=torch.tensor(grid, dtype=double))
-    return ask(server, Stage.RANKING, found)
+    return _ask(server, [(penalty, options.first_omega) for penalty in options.penalties])
 
 
-def rough_logits(weights: Tensor) -> Tensor:
+def _ask(server: Server, grid: Sequence[tuple[float, float]]) -> Server:
+    """Asks for histograms of the solutions with these penalties and omegas."""
+    found = solve_all(total_sums(server), [(omega, penalty) for penalty, omega in grid])
+    server = keep(server, grid=torch.tensor(grid, dtype=double))
+    if "best" not in server.state:
+        server = with_head(server, _rough(found[0].extended))
+    return ask(note_singular(server, found), Stage.RANKING, [one.extended for one in found])
+
+
+def _rough(weights: Tensor) -> Tensor:
     """Logits of scores that estimate a probability, before they are calibrated: 0 at a score of a half."""
     logits = 4 * weights
     logits[:, -1] -= 2
@@ -35,31 +40,33 @@ def rough_logits(weights: Tensor) -> Tensor:
 
 
 def after_ranking(server: Server, answers: Sequence[Arrays], options: Options) -> Server:
-    counts = added(answers, "validation")  # (K, C, 3, BINS)
-    ranks = torch.tensor([choose.ranking(one) for one in counts], dtype=double)
-    tried = torch.cat([server.state["tried"], torch.cat([server.state["grid"], ranks[:, None]], 1)])  # (K, 3)
-    server = with_state(server, tried=tried)
-    best = tried[int(tried[:, 2].argmax())]
-    omegas = [omega for omega in options.omegas if omega != float(tried[0, 1])]
-    if len(tried) == len(options.penalties) and omegas:
-        grid = [(float(best[0]), omega) for omega in omegas]
-    else:
-        grid = [(float(best[0]), float(best[1]))]
-        server = with_state(server, penalty=best[:1].clone(), omega=best[1:2].clone())
-    final = "omega" in server.state and len(grid) == 1
-    sums = total_sums(server)
-    found = [solve(sums, omega, penalty).extended for penalty, omega in grid]
-    server = with_state(server, grid=torch.tensor(grid, dtype=double))
-    return ask(server, Stage.PRIORS if final else Stage.RANKING, found)
+    """Phase 0: one candidate per penalty. Phase 1: one per other weight of unknown entries."""
+    phase, grid = int(server.state["phase"]), server.state["grid"]
+    validation, training = added(answers, "validation"), added(answers, "training")  # (K, C, 3, BINS)
+    ranks = [choose.ranking(one) for one in validation]
+    best = max(range(len(ranks)), key=lambda k: ranks[k])  # the first of equals
+    if phase == 0 or ranks[best] > float(server.state["rank"]):
+        server = keep(
+            server,
+            rank=torch.tensor([ranks[best]], dtype=double),
+            best=server.extra["candidates"][best].clone(),
+            counts=torch.stack([validation[best], training[best]]),
+            penalty=grid[best, :1].clone(),
+            omega=grid[best, 1:].clone(),
+        )
+    server = keep(server, phase=torch.tensor([phase + 1]))
+    if phase == 0 and options.other_omegas:
+        return _ask(server, [(float(server.state["penalty"]), omega) for omega in options.other_omegas])
+    return _decided(server, options)
 
 
-def after_priors(server: Server, answers: Sequence[Arrays], options: Options) -> Server:
-    validation, training = added(answers, "validation")[0], added(answers, "training")  # (C, 3, BINS)
-    weights = server.extra["candidates"][0]
+def _decided(server: Server, options: Options) -> Server:
+    """The model of the best candidate, with priors, thresholds and calibrated logits."""
+    weights, (validation, training) = server.state["best"], server.state["counts"]  # (C, d + 1), (C, 3, BINS)
     estimated = priors.estimate(validation, training)
     cut = priors.thresholds((validation + training).sum(1), estimated.prior)
     found = priors.calibrate(validation, training, estimated.prior, cut)
     logits = weights * found.slope[:, None]
     logits[:, -1] += found.offset
-    server = with_state(server, priors=estimated.prior, thresholds=found.threshold)
-    return then_likelihood(with_head(server, logits), logits, options)
+    server = keep(server, priors=estimated.prior, thresholds=found.threshold)
+    return likelihood.finish(server, logits, options)

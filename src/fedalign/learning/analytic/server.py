@@ -1,14 +1,23 @@
 """The server's part: it keeps every client's sums, solves, and decides what to ask for next.
 
-Single-label exchanges: statistics of the feature map, sums, then candidates: the first solution, one per penalty, and
-one per further refinement. Multi-label: statistics, sums, a ranking for each penalty, one for each weight of unknown
-entries, and histograms for the class priors. A client whose sums arrive late starts the exchanges after the sums again,
-so the result is the same, to the bit, as if it had been there from the start. So does a client that leaves.
+Exchanges with each client, by default:
+
+- single-label, 6 (5 without statistics): statistics of the feature map, sums, the first solution, one candidate per
+  penalty, two further refinements. In general 3 + refinements.
+- multi-label, 4 (3 without statistics): statistics, sums, one candidate per penalty, one per weight of unknown entries.
+- `likelihood` adds one more than its number of steps.
+
+In a deployment a party answers one message per exchange, one before them with its label names, and one after them with
+its scores: 8 messages in single-label, 6 in multi-label; one less for tables, whose feature map needs no statistics.
+
+A client whose sums arrive late starts the exchanges after the sums again, so the result is the same, to the bit, as if
+it had been there from the start. So does a client that leaves. The server waits once for a client that misses a later
+exchange.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
@@ -18,6 +27,10 @@ from fedalign.learning.analytic.client import Stage
 from fedalign.learning.analytic.state import SUMS, Options, added, double, held, stage_of, with_extra, with_state
 from fedalign.learning.model import DualEncoder
 from fedalign.types import Arrays, ArraySpec, ReplySpec, Server, Update
+
+__all__ = ["Options", "held", "reply_spec", "stage_of", "start", "step", "without_client"]
+LASTING = ("sums/", "left/", "like/", "multi")  # what stays when the exchanges after the sums start again
+WAITING = "waiting/"  # prefix of answers to an exchange that a client has missed
 
 
 def start(model: DualEncoder, num_clients: int) -> Server:
@@ -58,8 +71,7 @@ def reply_spec(server: Server, stage: Stage, candidates: int | None = None) -> R
             "rows": (1,),
             "expected": (count, classes, width),
         },
-        Stage.RANKING: {"validation": (count, *bins)},
-        Stage.PRIORS: {"validation": (1, *bins), "training": bins},
+        Stage.RANKING: {"validation": (count, *bins), "training": (count, *bins)},
         Stage.GRADIENT: {
             "loss": (1,),
             "gradient": (classes, width),
@@ -77,20 +89,40 @@ def step(model: DualEncoder, server: Server, updates: Sequence[Update], options:
         return _fit(model, server, [update.extra for update in updates])
     new = {f"sums/{u.client}/{name}": u.extra[name] for u in updates if "grams" in u.extra for name in SUMS}
     server = replace(server, state={**server.state, **new})
-    flags = torch.zeros(server.num_clients, dtype=torch.bool)
-    flags[held(server)] = True
-    server = with_extra(server, held=flags)
+    server = with_extra(server, held=_flags(server, held(server)))
     if new or stage is Stage.SUMS:
-        return _first(server, options)
+        return _first(server, [update.client for update in updates], options)
     if stage is Stage.DONE:  # a client is awaited and did not answer
         return server
-    answers = [update.extra for update in updates]
-    return {
+    answers = _answers(server) | {update.client: update.extra for update in updates}
+    server = replace(server, state={k: v for k, v in server.state.items() if not k.startswith(WAITING)})
+    missing = [m for m in held(server) if m not in answers and bool(server.state["present"][m])]
+    if missing:  # asked once more; whoever stays away after that is not waited for again
+        arrays = {f"{WAITING}{m}/{name}": value for m, answer in answers.items() for name, value in answer.items()}
+        return with_state(server, **arrays, present=_flags(server, list(answers)))
+    server = with_state(server, present=_flags(server, list(answers)))
+    after: dict[Stage, Callable[[Server, Sequence[Arrays], Options], Server]] = {
         Stage.CANDIDATES: single.after_candidates,
         Stage.RANKING: multi.after_ranking,
-        Stage.PRIORS: multi.after_priors,
         Stage.GRADIENT: likelihood.after_gradient,
-    }[stage](server, answers, options)
+    }
+    return after[stage](server, [answers[m] for m in sorted(answers)], options)
+
+
+def _flags(server: Server, clients: Sequence[int]) -> torch.Tensor:
+    flags = torch.zeros(server.num_clients, dtype=torch.bool)
+    flags[list(clients)] = True
+    return flags
+
+
+def _answers(server: Server) -> dict[int, Arrays]:
+    """Answers that were kept while the server waits for other clients."""
+    found: dict[int, Arrays] = {}
+    for name, value in server.state.items():
+        if name.startswith(WAITING):
+            client, _, array = name.removeprefix(WAITING).partition("/")
+            found.setdefault(int(client), {})[array] = value
+    return found
 
 
 def _fit(model: DualEncoder, server: Server, answers: Sequence[Arrays]) -> Server:
@@ -99,18 +131,19 @@ def _fit(model: DualEncoder, server: Server, answers: Sequence[Arrays]) -> Serve
     return with_extra(replace(server, weights=fitted.arrays()), stage=torch.tensor([int(Stage.SUMS)]))
 
 
-def _first(server: Server, options: Options) -> Server:
-    """The first candidates, once all sums are there."""
+def _first(server: Server, present: Sequence[int], options: Options) -> Server:
+    """All sums are there: the first candidates. What was chosen with the sums of fewer clients is dropped."""
     if not held(server):
         return server
-    server = with_state(server, phase=torch.zeros(1, dtype=torch.int64), tried=torch.zeros(0, 3, dtype=double))
-    return (multi if options.task == "multi" else single).first_candidates(server, options)
+    state = {name: value for name, value in server.state.items() if name.startswith(LASTING)}
+    server = replace(server, state=state)
+    server = with_state(server, phase=torch.zeros(1, dtype=torch.int64), present=_flags(server, present))
+    return (multi if options.task == "multi" else single).first(server, options)
 
 
 def without_client(server: Server, client: int) -> Server:
     """The state without a client's sums; the exchanges after the sums start again. The feature map stays as it was."""
-    kept = ("sums/", "like/", "left/", "multi")  # all else was computed from everybody's sums
-    state = {name: value for name, value in server.state.items() if name.startswith(kept)}
+    state = {name: value for name, value in server.state.items() if name.startswith(LASTING)}
     state = {name: value for name, value in state.items() if not name.startswith(f"sums/{client}/")}
     state[f"left/{client}"] = torch.ones(1, dtype=torch.bool)
     flags = server.extra["held"].clone()

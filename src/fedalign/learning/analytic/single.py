@@ -1,4 +1,4 @@
-"""Single-label exchanges after the sums: the first solution, one candidate per penalty, and refinements."""
+"""Single-label: the first solution, one candidate per penalty, and one per further refinement."""
 
 from __future__ import annotations
 
@@ -7,25 +7,23 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from fedalign.learning.analytic import choose
+from fedalign.learning.analytic import choose, likelihood
 from fedalign.learning.analytic.client import Stage
-from fedalign.learning.analytic.likelihood import then_likelihood
-from fedalign.learning.analytic.solve import solve
-from fedalign.learning.analytic.state import Options, added, ask, double, total_sums, with_head, with_state
+from fedalign.learning.analytic.solve import solve_all
+from fedalign.learning.analytic.state import FIRST, Options, added, ask, double, note_singular, total_sums, with_head
+from fedalign.learning.analytic.state import with_state as keep
 from fedalign.types import Arrays, Server
 
-FIRST = 0.1  # penalty of the first solution, and where no validation row decides
 SLACK = 1.05  # chance moves the loss more than late refinements do: the first solution must be clearly better
-SOFTNESS = 0.07  # the temperature where no validation row decides
 
 
-def first_candidates(server: Server, options: Options) -> Server:
-    """All sums are there: the first solution, in which unknown entries do not count."""
+def first(server: Server, options: Options) -> Server:
+    """All sums are there: the first solution, and the first candidates."""
     penalties = options.penalties if not options.refinements else (options.penalties[0] if options.penalty else FIRST,)
-    sums = total_sums(server)
-    found = [solve(sums, 0.0, penalty).extended for penalty in penalties]
-    server = with_state(with_head(server, found[0]), grid=torch.tensor([(p, 0.0) for p in penalties], dtype=double))
-    return ask(server, Stage.CANDIDATES, found)
+    server = keep(server, grid=torch.tensor([(p, 0.0) for p in penalties], dtype=double))
+    found = solve_all(total_sums(server), [(0.0, penalty) for penalty in penalties])
+    server = note_singular(with_head(server, found[0].extended), found)
+    return ask(server, Stage.CANDIDATES, [one.extended for one in found])
 
 
 def after_candidates(server: Server, answers: Sequence[Arrays], options: Options) -> Server:
@@ -39,16 +37,14 @@ def after_candidates(server: Server, answers: Sequence[Arrays], options: Options
     if phase:
         kept, curve = torch.cat([server.state["kept"], kept]), torch.cat([server.state["losses"], curve])
     penalty = float(grid[best, 0])
-    server = with_state(
-        server, kept=kept, losses=curve, phase=torch.tensor([phase + 1]), penalty=grid[best, :1].clone()
-    )
+    server = keep(server, kept=kept, losses=curve, phase=torch.tensor([phase + 1]), penalty=grid[best, :1].clone())
     if phase >= options.refinements:
-        return _finish_single(server, options, measured)
-    sums = total_sums(server, all_rows=True)
+        return _finish(server, options, measured)
     penalties = options.penalties if phase == 0 else (penalty,)
-    found = [solve(sums, 1.0, value, expected[best]).extended for value in penalties]
-    server = with_state(server, grid=torch.tensor([(value, 1.0) for value in penalties], dtype=double))
-    return ask(server, Stage.CANDIDATES, found)
+    sums = total_sums(server, all_rows=True)
+    found = solve_all(sums, [(1.0, value) for value in penalties], expected[best])
+    server = keep(server, grid=torch.tensor([(value, 1.0) for value in penalties], dtype=double))
+    return ask(note_singular(server, found), Stage.CANDIDATES, [one.extended for one in found])
 
 
 def _default(grid: Tensor) -> int:
@@ -56,12 +52,11 @@ def _default(grid: Tensor) -> int:
     return int((grid[:, 0] - FIRST).abs().argmin())
 
 
-def _finish_single(server: Server, options: Options, measured: bool) -> Server:
+def _finish(server: Server, options: Options, measured: bool) -> Server:
     kept, losses = server.state["kept"], server.state["losses"]  # (R, C, d + 1), (R, T)
     lowest = losses.min(1).values
     number = len(kept) - 1 if not measured or float(lowest[-1]) < SLACK * float(lowest[0]) else 0
-    place = int(losses[number].argmin()) if measured else int((choose.TEMPERATURES - SOFTNESS).abs().argmin())
+    place = int(losses[number].argmin()) if measured else int((choose.TEMPERATURES - 0.07).abs().argmin())
     temperature = choose.TEMPERATURES[place : place + 1].clone()
-    weights = kept[number] / temperature
-    server = with_state(server, refinements=torch.tensor([number]), temperature=temperature)
-    return then_likelihood(with_head(server, weights), weights, options)
+    server = keep(server, refinements=torch.tensor([number]), temperature=temperature)
+    return likelihood.finish(server, kept[number] / temperature, options)

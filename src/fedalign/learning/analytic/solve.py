@@ -7,12 +7,14 @@ that it is added to, trace / d, so one value suits few and many rows.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from fedalign.learning.analytic.sums import ALL, NONE, unpack
+from fedalign.learning.analytic.sums import ALL, NONE, lower, unpack
+from fedalign.learning.scoring import threads
 from fedalign.types import Arrays
 
 SMALLEST = 1e-12  # first penalty tried where the given one leaves the system singular
@@ -39,7 +41,7 @@ class _System:
     """The centred normal equations of the classes that share a Gram matrix."""
 
     classes: Tensor  # (k,) numbers
-    gram: Tensor  # (d, d) centred
+    gram: Tensor  # (d, d) centred; only the lower triangle counts
     right: Tensor  # (d, k) centred
     mean: Tensor  # (d,) of the rows
     target: Tensor  # (k,) mean of the targets
@@ -55,14 +57,28 @@ def solve(sums: Arrays, omega: float, penalty: float, expected: Tensor | None = 
         penalty: relative to trace / d.
         expected: (C, d + 1) sums of expected targets of unknown entries (`refine.expected_sums`); 0 if None.
     """
-    found = _empty(sums)
-    for system in _systems(sums, omega, expected):
-        used, factor = _factor(system, penalty)
-        if factor is not None:
-            _store(found, system, torch.cholesky_solve(system.right, factor), used, used > penalty)
-        else:  # all features are zero: the mean is all that can be learned
-            _store(found, system, torch.zeros_like(system.right), used, penalty == 0)
+    return solve_all(sums, [(omega, penalty)], expected)[0]
+
+
+def solve_all(sums: Arrays, pairs: Sequence[tuple[float, float]], expected: Tensor | None = None) -> list[Solution]:
+    """The solution for each pair of omega and penalty. Each matrix is put together once, and each system is solved on
+    one core, so the bits do not depend on the number of cores."""
+    with threads() as pool:
+        systems = {omega: _systems(sums, omega, expected, pool) for omega in dict.fromkeys(o for o, _ in pairs)}
+        jobs = [(k, system, penalty) for k, (omega, penalty) in enumerate(pairs) for system in systems[omega]]
+        weights = pool.map(lambda job: _weights(job[1], job[2]), jobs)
+        found = [_empty(sums) for _ in pairs]
+        for (k, system, penalty), (solved, used) in zip(jobs, weights, strict=True):
+            _store(found[k], system, solved, used, used > penalty)
     return found
+
+
+def _weights(system: _System, penalty: float) -> tuple[Tensor, float]:
+    """Weights (d, k), and the penalty with which the system is not singular."""
+    used, factor = _factor(system, penalty)
+    if factor is None:  # all features are zero: the mean is all that can be learned
+        return torch.zeros_like(system.right), used
+    return torch.cholesky_solve(system.right, factor), used
 
 
 def solve_path(
@@ -74,7 +90,9 @@ def solve_path(
     entries: their mean squared residual, which the sums give, divided by (1 - degrees of freedom / entries)^2.
     """
     found = [(_empty(sums), torch.full((len(sums["which"]),), torch.nan, dtype=torch.float64)) for _ in penalties]
-    for system in _systems(sums, omega, expected):
+    with threads() as pool:
+        systems = _systems(sums, omega, expected, pool)
+    for system in systems:
         values, vectors = torch.linalg.eigh(system.gram)
         values = values.clamp(min=0)
         rotated = vectors.T @ system.right  # (d, k)
@@ -99,28 +117,28 @@ def _validation_error(sums: Arrays, solution: Solution, c: int, freedom: float) 
     return max(squares, 0.0) / entries / max(1 - freedom / entries, 1e-3) ** 2
 
 
-def _systems(sums: Arrays, omega: float, expected: Tensor | None) -> list[_System]:
+def _systems(sums: Arrays, omega: float, expected: Tensor | None, pool: Executor) -> list[_System]:
     """One system for each distinct matrix; with omega = 1 that is one for all classes."""
     right = sums["class_sums"] if expected is None else sums["class_sums"] + omega * expected  # (C, d + 1)
     which = sums["which"]
     group = torch.full_like(which, ALL) if omega == 1 else which
-    every = unpack(sums["grams"][ALL])
-    systems = []
-    for number in torch.unique(group).tolist():
-        gram = every
+
+    def system(number: int) -> _System | None:
+        triangle = sums["grams"][ALL]
         if omega != 1:
-            known = torch.zeros_like(every) if number == NONE else unpack(sums["grams"][number])
-            gram = (1 - omega) * known + omega * every
-        classes = (group == number).nonzero().flatten()
+            known = torch.zeros_like(triangle) if number == NONE else sums["grams"][number]
+            triangle = (1 - omega) * known + omega * triangle
+        gram, classes = lower(triangle), (group == number).nonzero().flatten()
         rows = float(gram[-1, -1])
         if rows <= 0:
-            continue  # nobody knows these classes: their weights stay 0
-        mean, target = gram[:-1, -1] / rows, right[classes, -1] / rows
-        centred = gram[:-1, :-1] - rows * torch.outer(mean, mean)
+            return None  # nobody knows these classes: their weights stay 0
+        mean, target = gram[-1, :-1] / rows, right[classes, -1] / rows
         wanted = (right[classes, :-1] - right[classes, -1:] * mean).T
         scale = float(gram.diagonal()[:-1].sum()) / max(len(mean), 1)
-        systems.append(_System(classes, (centred + centred.T) / 2, wanted, mean, target, scale))
-    return systems
+        centred = gram[:-1, :-1].addr_(mean, mean, alpha=-rows)
+        return _System(classes, centred, wanted, mean, target, scale)
+
+    return [found for found in pool.map(system, torch.unique(group).tolist()) if found is not None]
 
 
 def _factor(system: _System, penalty: float) -> tuple[float, Tensor | None]:

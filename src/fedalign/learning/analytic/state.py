@@ -1,4 +1,4 @@
-"""The state that the server of analytic learning keeps between exchanges, and small changes to it."""
+"""What the server of analytic learning holds: every client's sums, what it asks for, what it has chosen."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ import torch
 from torch import Tensor
 
 from fedalign.learning.analytic.client import Stage
+from fedalign.learning.analytic.solve import Solution
 from fedalign.learning.analytic.sums import total, total_of_all_rows
 from fedalign.types import Arrays, Server, Task
 
-PENALTIES = (0.01, 0.03, 0.1, 0.3, 1.0)
+PENALTIES = {"single": (0.01, 0.03, 0.1, 0.3, 1.0), "multi": (0.01, 0.03, 0.1, 0.3, 1.0)}
+FIRST = 0.1  # penalty of the first solution of single-label data, and where no validation row decides
 OMEGAS = (0.03, 0.1, 0.3, 1.0)
+OMEGA = 0.1  # weight of unknown entries while the penalty is chosen
 SUMS = ("grams", "which", "class_sums")
 HEAD = ("label_encoder.weight", "label_encoder.bias")
 double = torch.float64
@@ -31,11 +34,17 @@ class Options:
 
     @property
     def penalties(self) -> tuple[float, ...]:
-        return PENALTIES if self.penalty is None else (self.penalty,)
+        return PENALTIES[self.task] if self.penalty is None else (self.penalty,)
 
     @property
-    def omegas(self) -> tuple[float, ...]:
-        return OMEGAS if self.omega is None else (self.omega,)
+    def first_omega(self) -> float:
+        """The weight of unknown entries in the first ranking."""
+        return OMEGA if self.omega is None else self.omega
+
+    @property
+    def other_omegas(self) -> tuple[float, ...]:
+        """Those of the second ranking."""
+        return tuple(omega for omega in OMEGAS if omega != OMEGA) if self.omega is None else ()
 
 
 def stage_of(server: Server) -> Stage:
@@ -62,6 +71,11 @@ def ask(server: Server, stage: Stage, candidates: Sequence[Tensor]) -> Server:
     return with_extra(server, stage=torch.tensor([int(stage)]), candidates=torch.stack(list(candidates)))
 
 
+def done(server: Server) -> Server:
+    """The server's state in which it asks for nothing."""
+    return with_extra(server, stage=torch.tensor([int(Stage.DONE)]), candidates=server.extra["candidates"][:0].clone())
+
+
 def with_head(server: Server, weights: Tensor) -> Server:
     """The head of the model set to weights (C, d + 1)."""
     head = dict(zip(HEAD, (weights[:, :-1].float(), weights[:, -1].float()), strict=True))
@@ -74,10 +88,13 @@ def total_sums(server: Server, all_rows: bool = False) -> Arrays:
     return total_of_all_rows(clients) if all_rows else total(clients)
 
 
+def note_singular(server: Server, solutions: Sequence[Solution]) -> Server:
+    """Keeps for which classes a penalty had to be raised because the system was singular, (C,)."""
+    raised = torch.stack([solution.raised for solution in solutions]).any(0)
+    before = server.state.get("raised", torch.zeros_like(raised))
+    return with_state(server, raised=before | raised)
+
+
 def added(answers: Sequence[Arrays], name: str) -> Tensor:
+    """The sum of one array over clients, in client order."""
     return torch.stack([answer[name] for answer in answers if name in answer]).sum(0)
-
-
-def done(server: Server) -> Server:
-    """The state in which nothing more is asked for."""
-    return with_extra(server, stage=torch.tensor([int(Stage.DONE)]), candidates=server.extra["candidates"][:0])

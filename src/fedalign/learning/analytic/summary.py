@@ -2,35 +2,64 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
+
+import torch
 
 from fedalign.learning.analytic.client import Stage
 from fedalign.learning.analytic.server import reply_spec
 from fedalign.learning.analytic.state import SUMS, Options, held, stage_of
+from fedalign.learning.analytic.sums import matrices
 from fedalign.learning.model import DualEncoder
-from fedalign.types import ReplySpec, Server
+from fedalign.types import Examples, ReplySpec, Server
 
 NUMBERS = ("penalty", "omega", "temperature", "refinements", "first_loss", "last_loss", "first_error", "last_error")
 
 
-def reply_specs(server: Server, options: Options) -> dict[str, ReplySpec]:
-    """What a client would send over a whole run, by exchange."""
+def reply_specs(server: Server, options: Options, data: Examples | None = None) -> dict[str, ReplySpec]:
+    """What a client would send over a whole run, by exchange; with `data`, the client with these training rows."""
     found: dict[str, ReplySpec] = {}
     if stage_of(server) is Stage.STATISTICS:
         found["once: statistics of the feature map"] = reply_spec(server, Stage.STATISTICS)
-    found["once: sums over its rows"] = reply_spec(server, Stage.SUMS)
-    few, many = 1, max(len(options.penalties), len(options.omegas))
+    found["once: sums over its rows"] = _sums(server, options, data)
+    penalties, omegas = len(options.penalties), len(options.other_omegas)
     if options.task == "single":
-        found["once: losses and expected labels of candidates"] = _without_sums(server, Stage.CANDIDATES, many)
-        found[f"{options.refinements} times: the same of one candidate"] = _without_sums(server, Stage.CANDIDATES, few)
+        found[f"once: losses and expected labels{_of(penalties)}"] = _after_sums(server, Stage.CANDIDATES, penalties)
+        if options.refinements:
+            times = _times(options.refinements)
+            found[f"{times}: losses and expected labels{_of(1)}"] = _after_sums(server, Stage.CANDIDATES, 1)
     else:
-        found["twice: histograms of validation scores of candidates"] = _without_sums(server, Stage.RANKING, many)
-        found["once: histograms of scores"] = _without_sums(server, Stage.PRIORS, few)
+        found[f"once: histograms of scores{_of(penalties)}"] = _after_sums(server, Stage.RANKING, penalties)
+        if omegas:
+            found[f"once: histograms of scores{_of(omegas)} more"] = _after_sums(server, Stage.RANKING, omegas)
     if options.likelihood:
-        found[f"{options.likelihood + 1} times: gradient of the likelihood"] = _without_sums(
-            server, Stage.GRADIENT, few
-        )
+        times = _times(options.likelihood + 1)
+        found[f"{times}: gradient of the likelihood"] = _after_sums(server, Stage.GRADIENT, 1)
     return found
+
+
+def _times(number: int) -> str:
+    return "once" if number == 1 else f"{number} times"
+
+
+def _of(candidates: int) -> str:
+    return f" of {candidates} candidate{'s' if candidates > 1 else ''}"
+
+
+def _sums(server: Server, options: Options, data: Examples | None) -> ReplySpec:
+    spec = reply_spec(server, Stage.SUMS)
+    if data is None:
+        return spec
+    grams = spec.extra["grams"]
+    number = matrices(data.y, data.known, options.task)
+    return ReplySpec({}, {**spec.extra, "grams": replace(grams, shape=(number, *grams.shape[1:]), shorter=False)})
+
+
+def _after_sums(server: Server, stage: Stage, candidates: int) -> ReplySpec:
+    """Without the sums, which are sent once."""
+    spec = reply_spec(server, stage, candidates)
+    return ReplySpec({}, {name: one for name, one in spec.extra.items() if name not in SUMS})
 
 
 def exchanges(model: DualEncoder, options: Options) -> int:
@@ -39,19 +68,15 @@ def exchanges(model: DualEncoder, options: Options) -> int:
     gradients = options.likelihood + 1 if options.likelihood else 0
     if options.task == "single":
         return first + 1 + options.refinements + gradients
-    return first + (2 if len(options.omegas) > 1 else 1) + 1 + gradients
-
-
-def _without_sums(server: Server, stage: Stage, candidates: int) -> ReplySpec:
-    """Without the sums, which are sent once."""
-    spec = reply_spec(server, stage, candidates)
-    return ReplySpec({}, {name: one for name, one in spec.extra.items() if name not in SUMS})
+    return first + (2 if options.other_omegas else 1) + gradients
 
 
 def chosen(server: Server) -> dict[str, Any]:
     """What the method chose by itself."""
     found: dict[str, Any] = {"clients": held(server)}
     found |= {name: float(server.state[name]) for name in NUMBERS if name in server.state}
+    if bool(server.state.get("raised", torch.zeros(1)).any()):
+        found["singular"] = server.state["raised"].nonzero().flatten().tolist()  # classes
     if "priors" in server.state:
         found["priors"] = [round(float(p), 6) for p in server.state["priors"]]
     return found

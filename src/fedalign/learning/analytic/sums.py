@@ -18,14 +18,17 @@ import enum
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from fedalign.types import Arrays
+from fedalign.learning.scoring import threads
+from fedalign.types import Arrays, Task
 
 ALL = 0  # the first matrix of `grams` is that of all rows
 NONE = -1  # in `which`: no row is known for this class
 JITTER = 1e-4  # relative, of the check for negative eigenvalues
+SPARSE = 0.1  # share of numbers other than 0 below which a product of sparse rows is faster
 SLACK = 1e-6  # relative; feature maps compute norms in single precision
 
 
@@ -55,25 +58,25 @@ def sums(chunks: Iterable[Tensor], y: Tensor, known: Tensor) -> Arrays:
     # the smaller of the known and the other rows is multiplied out; the difference to all rows is the other
     inverted = masks.sum(0) > len(masks) / 2  # (G - 1,)
     computed = masks ^ inverted
-    grams, totals, first = None, None, 0
+    grams: list[Tensor] = []
+    totals, first = None, 0
     for chunk in chunks:
         z = with_constant(chunk)  # (rows, d + 1)
         rows = slice(first, first + len(z))
         first += len(z)
         if first > len(y):
             break
-        if grams is None or totals is None:
-            grams = torch.zeros(1 + masks.shape[1], z.shape[1], z.shape[1], dtype=torch.float64)
+        if totals is None:
+            grams = [torch.zeros(z.shape[1], z.shape[1], dtype=torch.float64) for _ in range(1 + masks.shape[1])]
             totals = torch.zeros(y.shape[1], z.shape[1], dtype=torch.float64)
         totals += (y[rows] * known[rows]).to(torch.float64).T @ z
-        grams[ALL] += z.T @ z
+        grams[ALL] += gram_of(z)
         for g, mask in enumerate(computed[rows].T, start=1):
-            part = z[mask]
-            grams[g] += part.T @ part
-    if grams is None or totals is None or first != len(y):
+            grams[g] += gram_of(z[mask])
+    if totals is None or first != len(y):
         raise ValueError(f"{first} rows of features for {len(y)} rows of labels")
     for g in inverted.nonzero().flatten().tolist():
-        grams[g + 1] = grams[ALL] - grams[g + 1]
+        torch.sub(grams[ALL], grams[g + 1], out=grams[g + 1])
     return {"grams": torch.stack([pack(gram) for gram in grams]), "which": which, "class_sums": totals}
 
 
@@ -91,25 +94,59 @@ def _masks(known: Tensor) -> tuple[Tensor, Tensor]:
     return columns[:, kept], number[place]
 
 
+def matrices(y: Tensor, known: Tensor, task: Task) -> int:
+    """How many Gram matrices a client with these labels (n, C) sends, whichever classes other clients have."""
+    if task == "single":  # classes of others are known in the labelled rows
+        known = torch.cat([known, ((y > 0) & known).any(1, keepdim=True)], 1)
+    return 1 + _masks(known)[0].shape[1]
+
+
 def with_constant(z: Tensor) -> Tensor:
     """(n, d + 1) float64: features and a constant 1."""
     return torch.cat([z.to(torch.float64), torch.ones(len(z), 1, dtype=torch.float64)], 1)
 
 
+def gram_of(z: Tensor) -> Tensor:
+    """z.T @ z, without the zeros of sparse rows such as documents."""
+    if not z.numel() or int(z.count_nonzero()) > SPARSE * z.numel():
+        return z.T @ z
+    return torch.sparse.mm(z.T.to_sparse(), z)
+
+
 def pack(gram: Tensor) -> Tensor:
     """The lower triangle of a symmetric matrix, row by row."""
-    rows, columns = torch.tril_indices(len(gram), len(gram)).unbind()
-    return gram[rows, columns]
+    width, rows = len(gram), gram.numpy()
+    triangle = np.empty(width * (width + 1) // 2, dtype=rows.dtype)
+    for row, first in enumerate(_starts(width)):
+        triangle[first : first + row + 1] = rows[row, : row + 1]
+    return torch.from_numpy(triangle)
+
+
+def lower(triangle: Tensor) -> Tensor:
+    """The lower triangular matrix of a packed triangle."""
+    width, numbers = side(triangle.numel()), triangle.numpy()
+    gram = torch.zeros(width, width, dtype=triangle.dtype)
+    rows = gram.numpy()
+    for row, first in enumerate(_starts(width)):
+        rows[row, : row + 1] = numbers[first : first + row + 1]
+    return gram
 
 
 def unpack(triangle: Tensor) -> Tensor:
     """The symmetric matrix of a packed triangle."""
-    width = side(triangle.numel())
-    rows, columns = torch.tril_indices(width, width).unbind()
-    gram = torch.zeros(width, width, dtype=triangle.dtype)
-    gram[rows, columns] = triangle
-    gram[columns, rows] = triangle
-    return gram
+    half = lower(triangle)
+    return half.tril(-1).T.add_(half).contiguous()
+
+
+def _starts(width: int) -> list[int]:
+    """Where each row of a packed triangle begins."""
+    return [row * (row + 1) // 2 for row in range(width)]
+
+
+def diagonal(triangles: Tensor) -> Tensor:
+    """(..., width) the diagonals of packed triangles."""
+    places = torch.arange(1, side(triangles.shape[-1]) + 1)
+    return triangles[..., places * (places + 1) // 2 - 1]
 
 
 def side(numbers: int) -> int:
@@ -131,12 +168,17 @@ def total(clients: Sequence[Arrays]) -> Arrays:
         if any(gram != NONE for gram in recipe):
             place[c] = recipes.setdefault(recipe, len(recipes))
     grams = torch.zeros(len(recipes), clients[0]["grams"].shape[1], dtype=torch.float64)
+
+    def add(recipe: tuple[int, ...], row: int) -> None:
+        for gram, client in zip(recipe, clients, strict=True):
+            if gram != NONE:
+                grams[row] += client["grams"][gram]
+
+    with threads() as pool:
+        list(pool.map(add, recipes, recipes.values()))
     class_sums = torch.zeros_like(clients[0]["class_sums"])
-    for m, client in enumerate(clients):
+    for client in clients:
         class_sums += client["class_sums"]
-        for recipe, row in recipes.items():
-            if recipe[m] != NONE:
-                grams[row] += client["grams"][recipe[m]]
     return {"grams": grams, "which": place, "class_sums": class_sums}
 
 
@@ -166,19 +208,19 @@ def reject_reason(client: Mapping[str, Tensor], dim: int | None = None, classes:
         return Reason.SHAPE
     if not bool(grams.isfinite().all()) or not bool(class_sums.isfinite().all()):
         return Reason.NOT_FINITE
-    matrices = [unpack(gram.to(torch.float64)) for gram in grams]
-    if not _bounded(matrices, which, class_sums.to(torch.float64)):
+    grams = grams.to(torch.float64)
+    if not _bounded(grams, which, class_sums.to(torch.float64)):
         return Reason.TOO_LARGE
     # the rows in which a class is unknown have a Gram matrix too; with both parts, their sum is positive
-    parts = [part for gram in matrices[1:] for part in (gram, matrices[ALL] - gram)]
-    every = parts or matrices
-    return None if all(map(_positive, every)) else Reason.NOT_POSITIVE
+    parts = [part for gram in grams[1:] for part in (gram, grams[ALL] - gram)]
+    with threads() as pool:
+        return None if all(pool.map(_positive, parts or list(grams))) else Reason.NOT_POSITIVE
 
 
-def _bounded(matrices: Sequence[Tensor], which: Tensor, class_sums: Tensor) -> bool:
+def _bounded(grams: Tensor, which: Tensor, class_sums: Tensor) -> bool:
     """With |z| <= 1: trace <= rows, no more known rows than rows, |sum of a class| <= its count <= known rows."""
-    counts = torch.stack([gram[-1, -1] for gram in matrices])
-    traces = torch.stack([gram.diagonal()[:-1].sum() for gram in matrices])
+    diagonals = diagonal(grams)  # (G, d + 1)
+    counts, traces = diagonals[:, -1], diagonals[:, :-1].sum(1)
     most = counts * (1 + SLACK) + SLACK
     positives = class_sums[:, -1]
     known = torch.where(which == NONE, 0.0, most[which.clamp(min=0)])
@@ -193,8 +235,8 @@ def _bounded(matrices: Sequence[Tensor], which: Tensor, class_sums: Tensor) -> b
     )
 
 
-def _positive(gram: Tensor) -> bool:
-    """Whether a symmetric matrix has no negative eigenvalue beyond rounding. Single precision halves the time."""
-    shifted = gram.float()
-    shifted.diagonal().add_(JITTER * max(float(gram.diagonal().abs().max()), 1e-6))
+def _positive(triangle: Tensor) -> bool:
+    """Whether a packed matrix has no negative eigenvalue beyond rounding. Single precision halves the time."""
+    shifted = lower(triangle.float())
+    shifted.diagonal().add_(JITTER * max(float(shifted.diagonal().abs().max()), 1e-6))
     return int(torch.linalg.cholesky_ex(shifted).info) == 0
