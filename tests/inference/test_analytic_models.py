@@ -23,6 +23,7 @@ from fedalign.inference.model import Model
 from fedalign.learning import metrics
 from fedalign.learning.model import DualEncoder, LabelEncoder
 from fedalign.runs import experiment
+from fedalign.runs.results import label_card
 from fedalign.types import Examples
 from helpers.commands import fedalign
 from helpers.federations import plan
@@ -107,7 +108,7 @@ def test_a_threshold_below_a_ten_thousandth_is_not_rounded_to_zero() -> None:
     """A class that one row in a million has would else be predicted for every row."""
     prepared = plan("analytic", "multi")
     given = torch.full((6,), 1.23e-6)
-    card = experiment.label_card(prepared, given)
+    card = label_card(prepared, given)
     assert card.thresholds is not None
     assert torch.equal(torch.tensor(card.thresholds), given)
 

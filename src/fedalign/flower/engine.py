@@ -48,6 +48,7 @@ class DeployedEngine:
         self.on_visit = lambda client: None
         self.number = 0
         self._asked: tuple[Arrays, dict[str, Tensor]] | None = None  # the last weights scored, and their counts
+        self._decided: tuple[Arrays, dict[str, Tensor]] | None = None  # the same at the method's own thresholds
         self.run = roster.run
         self.counted: dict[int, int] = {}  # client: the last round in which its update was accepted
 
@@ -199,6 +200,9 @@ class DeployedEngine:
     def validate(self, weights: Arrays, grid: Tensor | None = None) -> Tensor | None:
         if grid is None:
             return self.plain(weights).get("validation")
+        if self._decided is not None and self._decided[0] is weights and grid.dim() == 2:
+            counts = self._decided[1].get("validation")  # at the method's own thresholds, asked for with the test rows
+            return None if counts is None else counts[None]
         return self.ask(weights, {"validation": grid if grid.dim() == 2 else grid.view(-1, 1)}).get("validation")
 
     def both(self, weights: Arrays, thresholds: Tensor) -> dict[str, Tensor]:
@@ -206,7 +210,8 @@ class DeployedEngine:
         pair = torch.stack([thresholds, torch.full_like(thresholds, 0.5)])  # (2, C)
         found = self.ask(weights, dict.fromkeys(PARTS, pair))
         self._asked = (weights, {name: counts[1] for name, counts in found.items()})
-        return {name: counts[0] for name, counts in found.items()}
+        self._decided = (weights, {name: counts[0] for name, counts in found.items()})
+        return self._decided[1]
 
     def plain(self, weights: Arrays) -> dict[str, Tensor]:
         """Counts on test and validation rows, asked for at once, since each message starts a process at the party."""
