@@ -12,7 +12,7 @@ from torch import Tensor
 from fedalign.errors import UserError
 from fedalign.learning.algorithm import Algorithm
 from fedalign.learning.analytic import client, server, summary
-from fedalign.learning.analytic.sums import reject_reason
+from fedalign.learning.analytic.sums import reject_reason, reject_statistics
 from fedalign.learning.local_training import labelled_rows
 from fedalign.learning.model import DualEncoder
 from fedalign.learning.replies import Reason, Rejection
@@ -64,15 +64,19 @@ class Analytic(Algorithm):
         return summary.reply_specs(state, self.options(task), data)
 
     def reject(self, update: Update) -> Rejection | None:
-        if "grams" not in update.extra:
-            return None
-        classes, width = update.extra["class_sums"].shape
-        reason = reject_reason(update.extra, width - 1, classes)
+        if "grams" in update.extra:
+            classes, width = update.extra["class_sums"].shape
+            reason = reject_reason(update.extra, width - 1, classes)
+        else:
+            reason = reject_statistics(update.extra)
         return None if reason is None else Rejection(Reason.INVALID, f"its sums are not those of rows ({reason.value})")
 
     def thresholds(self, state: Server) -> Tensor | None:
         found = state.state.get("thresholds")
         return None if found is None else found.float()
+
+    def warnings(self, state: Server, label_names: Sequence[str]) -> list[str]:
+        return summary.warnings(state, label_names)
 
     def summary(self, state: Server) -> dict[str, Any]:
         return summary.chosen(state)

@@ -189,6 +189,8 @@ def run(
             folder.note_time(now.number, seconds)
             callbacks.on_round(now, seconds)
         result = summary(prepared, folder.records())
+        for sentence in prepared.algorithm.warnings(server, prepared.federation.label_names):
+            callbacks.on_warning(sentence)
         chosen = prepared.algorithm.summary(server)
         if chosen:
             result["chosen"] = chosen | true_priors(prepared)
