@@ -272,3 +272,18 @@ def test_a_reply_that_is_larger_than_announced_is_refused(tmp_path: Path) -> Non
     result = run.run()
     assert "bytes where at most" in run.records[0]["refused"]["north"]
     assert result["chosen"]["clients"] == [0, 2]
+
+
+def test_a_party_whose_sums_are_impossible_is_left_out(tmp_path: Path) -> None:
+    def lying(reply: Message) -> Message:
+        found = messages.get(reply.content, "extra") if "extra" in reply.content else {}
+        if "grams" in found:
+            messages.put(reply.content, "extra", {**found, "grams": found["grams"] * -1})
+        return reply
+
+    run = Server(tmp_path, analytic(rounds=7), clinics(tmp_path))
+    run.grid.change[12] = lying
+    result = run.run()
+    assert run.records[1]["refused"] == {"north": "its sums are not those of rows (too large)"}
+    assert result["chosen"]["clients"] == [0, 2]
+    assert result["last"]["f1"] > 0.1

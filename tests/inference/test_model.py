@@ -35,7 +35,7 @@ def scaled_table(seed: int, rows: int = 90) -> tuple[np.ndarray, list[str]]:
 @pytest.fixture(scope="module")
 def table_model() -> Model:
     federation = Federation.from_arrays({"one": scaled_table(0), "two": scaled_table(1)}, test=scaled_table(2))
-    return train(federation, rounds=4, progress=False, settings={"engine.workers": 1, "encoder.dim": 16})
+    return train(federation, "fedalign", rounds=4, progress=False, settings={"engine.workers": 1, "encoder.dim": 16})
 
 
 def test_a_tensor_of_raw_numbers_is_scaled_like_an_array(table_model: Model) -> None:

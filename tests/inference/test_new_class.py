@@ -55,7 +55,7 @@ def five_of_six() -> tuple[Model, np.ndarray, np.ndarray]:
 
     parties = {"one": labelled([0, 1, 2]), "two": labelled([2, 3, 4])}
     federation = Federation.from_arrays(parties, test=labelled([0, 1, 2, 3, 4]))
-    model = train(federation, rounds=6, progress=False, settings={"engine.workers": 1})
+    model = train(federation, "fedalign", rounds=6, progress=False, settings={"engine.workers": 1})
     x, y = rows([0, 1, 2, 3, 4, 5], 300)
     return model, x, y
 

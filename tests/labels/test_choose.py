@@ -151,13 +151,14 @@ def test_rows_in_memory_use_label_names(tmp_path: Path) -> None:
     }
     federation = fedalign.Federation.from_arrays(parties)
     assert federation.config(None, None, None, {}).labels.source == "auto"
-    fedalign.train(federation, rounds=1, out=tmp_path / "run", progress=False, settings={"training.epochs": 1})
+    fedalign.train(
+        federation, "fedalign", rounds=1, out=tmp_path / "run", progress=False, settings={"training.epochs": 1}
+    )
     stored = config.load(str(tmp_path / "run" / "config.toml")).labels
     assert (stored.source, stored.file) == ("counts", "r8")
     assert "counts (r8)" in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
-    fedalign.train(
-        federation, rounds=2, out=tmp_path / "run", resume=True, progress=False, settings={"training.epochs": 1}
-    )
+    once = {"training.epochs": 1}
+    fedalign.train(federation, "fedalign", 2, out=tmp_path / "run", resume=True, progress=False, settings=once)
 
 
 def test_files_use_label_names() -> None:

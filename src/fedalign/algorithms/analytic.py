@@ -12,7 +12,7 @@ from torch import Tensor
 from fedalign.errors import UserError
 from fedalign.learning.algorithm import Algorithm
 from fedalign.learning.analytic import client, server, summary
-from fedalign.learning.analytic.sums import reject_reason
+from fedalign.learning.analytic.sums import reject_reason, reject_statistics
 from fedalign.learning.local_training import labelled_rows
 from fedalign.learning.model import DualEncoder
 from fedalign.learning.replies import Reason, Rejection
@@ -39,14 +39,13 @@ class Analytic(Algorithm):
         return server.start(model, num_clients)
 
     def participants(self, state: Server) -> list[int] | None:
-        return [m for m in range(state.num_clients) if f"left/{m}" not in state.state]
+        return server.participants(state)
 
     def planned_rounds(self, model: DualEncoder, configured: int) -> int:
         return summary.exchanges(model, self.options(model.task))
 
     def finished(self, state: Server) -> bool:
-        waiting = set(self.participants(state) or []) - set(server.held(state))
-        return server.stage_of(state) is client.Stage.DONE and not waiting
+        return server.stage_of(state) is client.Stage.DONE and not server.awaited(state)
 
     def local_update(self, visit: Visit) -> tuple[Update, Arrays]:
         sent = client.answer(visit)
@@ -59,19 +58,20 @@ class Analytic(Algorithm):
         return server.reply_spec(state, server.stage_of(state))
 
     def reply_specs(self, state: Server, data: Examples | None = None) -> dict[str, ReplySpec]:
-        task: Task = "multi" if "multi" in state.state else "single"
-        return summary.reply_specs(state, self.options(task), data)
+        return summary.reply_specs(state, self.options("multi" if "multi" in state.state else "single"), data)
 
     def reject(self, update: Update) -> Rejection | None:
-        reason = reject_reason(update.extra) if "grams" in update.extra else None
+        reason = reject_reason(update.extra) if "grams" in update.extra else reject_statistics(update.extra)
         return None if reason is None else Rejection(Reason.INVALID, f"its sums are not those of rows ({reason.value})")
 
     def thresholds(self, state: Server) -> Tensor | None:
-        found = state.state.get("thresholds")
-        return None if found is None else found.float()
+        return server.thresholds(state)
 
     def without_client(self, state: Server, client: int) -> Server:
         return server.without_client(state, client)
+
+    def warnings(self, state: Server, label_names: Sequence[str]) -> list[str]:
+        return summary.warnings(state, label_names)
 
     def summary(self, state: Server) -> dict[str, Any]:
         return summary.chosen(state)

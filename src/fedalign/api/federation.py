@@ -16,12 +16,11 @@ from fedalign.ingest.defaults import suggest_settings
 from fedalign.ingest.detect import detect
 from fedalign.ingest.party_files import Files
 from fedalign.ingest.reading import LABELS
+from fedalign.inputs import InputKind
 from fedalign.runs import experiment
 from fedalign.types import Party
 
 DATA = ("dataset", "partition")  # sections that decide what the rows are
-# for own rows: the method that answers in seconds, and class vectors from the best source available
-OWN = {"algorithm": {"name": "analytic"}, "labels": {"source": "auto"}}
 SHOWN = 10  # parties, and classes of each party, that a federation lists in its repr
 
 
@@ -51,7 +50,8 @@ class Federation(types.Federation):
         table = Files.beside(table, Path.cwd())
         files = registry.build("datasets", "files", table)
         assert isinstance(files, Files)
-        return cls._of(files.load(Path()), {"name": name, "dataset": {"name": "files", **table}, **OWN})
+        data = files.load(Path())
+        return cls._of(data, {"name": name, "dataset": {"name": "files", **table}, **own_settings(data.inputs)})
 
     @classmethod
     def from_arrays(
@@ -68,7 +68,8 @@ class Federation(types.Federation):
         position. Options are those of a `[dataset]` section that do not describe a file: classes, columns (of data
         frames), aliases, missing, other, ...
         """
-        return cls._of(assembled(parties, test, options), {"name": name, "dataset": {"name": ARRAYS}, **OWN})
+        data = assembled(parties, test, options)
+        return cls._of(data, {"name": name, "dataset": {"name": ARRAYS}, **own_settings(data.inputs)})
 
     @classmethod
     def from_preset(cls, name: str, **changes: Any) -> Federation:
@@ -115,6 +116,15 @@ class Federation(types.Federation):
         if len(self.parties) > SHOWN:
             lines.append(f"  and {len(self.parties) - SHOWN} more")
         return "\n".join([f"Federation: {head}", *lines])
+
+
+def own_settings(inputs: InputKind) -> dict[str, Any]:
+    """For own rows: the method that answers in seconds if there is a feature map for them, and class vectors from the
+    best source available."""
+    return {
+        "algorithm": {"name": "analytic" if inputs.feature_map else "fedalign"},
+        "labels": {"source": "auto"},
+    }
 
 
 def _line(party: Party, names: Sequence[str]) -> str:

@@ -110,7 +110,7 @@ def written(detected: Detected, path: Path, out: Path) -> str:
         "[algorithm]",
         "# analytic: a linear model from a few exchanges of sums, in seconds. `fedalign run --deep` also trains an",
         "# encoder over rounds and keeps the better model. Others: fedalign compare FILE.toml --algorithms all",
-        line("name", "analytic"),
+        line("name", "analytic" if detected.kind.feature_map else "fedalign"),
         "",
         "[labels]",
         "# where class vectors start: counts shipped for these names, else an installed sentence model, else at random",

@@ -70,6 +70,10 @@ class Algorithm:
         """What the method chose by itself, for result.json."""
         return {}
 
+    def warnings(self, server: Server, label_names: Sequence[str]) -> list[str]:
+        """What a person should know about the result, one sentence each."""
+        return []
+
     def shared(self, model: DualEncoder) -> tuple[str, ...]:
         """The names of the arrays that a client returns. Frozen weights and buffers are sent to it, never back."""
         return model.trainable()

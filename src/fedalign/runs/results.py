@@ -25,6 +25,8 @@ def finish(
 ) -> dict[str, Any]:
     """Writes the model and `result.json` of a run that has ended, and returns what `result.json` holds."""
     result = summary(prepared, folder.records())
+    for sentence in prepared.algorithm.warnings(server, prepared.federation.label_names):
+        warn(sentence)
     chosen = prepared.algorithm.summary(server)
     if chosen:
         result["chosen"] = chosen | true_priors(prepared)

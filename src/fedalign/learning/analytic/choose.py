@@ -64,18 +64,24 @@ def centres() -> Tensor:
 
 
 def histograms(chunks: Iterable[Tensor], y: Tensor, known: Tensor, weights: Tensor) -> Tensor:
-    """(C, 3, BINS) float64 counts of one client's scores: of known yes, known no and unknown entries."""
-    bounds, classes = edges(), len(weights)
-    found = torch.zeros(classes * 3 * BINS, dtype=torch.float64)
+    """(C, 3, BINS) float64 counts of one client's scores: of known yes, known no and unknown entries.
+
+    Weights may be those of K candidates (K, C, d + 1); then (K, C, 3, BINS).
+    """
+    bounds, classes = edges(), weights.shape[-2]
+    candidates = weights.view(-1, *weights.shape[-2:])
+    found = torch.zeros(len(candidates), classes * 3 * BINS, dtype=torch.float64)
     offset = torch.arange(classes) * 3 * BINS
     first = 0
     for chunk in chunks:
         rows = slice(first, first + len(chunk))
         first += len(chunk)
-        bins = torch.bucketize((with_constant(chunk) @ weights.T).contiguous(), bounds)  # (n, C)
-        plane = torch.where(known[rows], torch.where(y[rows] > 0, YES, NO), UNKNOWN)
-        found += torch.bincount((offset + plane * BINS + bins).flatten(), minlength=len(found))
-    return found.view(classes, 3, BINS)
+        z = with_constant(chunk)
+        place = offset + torch.where(known[rows], torch.where(y[rows] > 0, YES, NO), UNKNOWN) * BINS  # (n, C)
+        for k, candidate in enumerate(candidates):
+            bins = torch.bucketize((z @ candidate.T).contiguous(), bounds)  # (n, C)
+            found[k] += torch.bincount((place + bins).flatten(), minlength=found.shape[1])
+    return found.view(*weights.shape[:-1], 3, BINS)
 
 
 def area(positive: Tensor, negative: Tensor) -> Tensor:

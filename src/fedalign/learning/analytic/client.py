@@ -98,7 +98,7 @@ def _candidates(training: Part, validation: Part, candidates: Tensor, omega: flo
 
 def _ranking(training: Part, validation: Part, candidates: Tensor, omega: float, task: Task) -> Arrays:
     return {
-        name: torch.stack([choose.histograms(part.features, part.y, part.known, weights) for weights in candidates])
+        name: choose.histograms(part.features, part.y, part.known, candidates)
         for name, part in (("validation", validation), ("training", training))
     }
 

@@ -22,22 +22,24 @@ def expected_sums(chunks: Iterable[Tensor], known: Tensor, weights: Tensor, task
     """(C, d + 1): sums of rows, each weighted by the label that the model expects for its unknown entries.
 
     Single-label: softmax of score / temperature over the classes that are not known for the row. Multi-label: the score
-    itself, which estimates a probability, cut to between 0 and 1.
+    itself, which estimates a probability, cut to between 0 and 1. Weights may be those of K candidates (K, C, d + 1).
     """
-    found = torch.zeros_like(weights)
+    candidates = weights.view(-1, *weights.shape[-2:])
+    found = torch.zeros_like(candidates)
     first = 0
     for chunk in chunks:
         unknown = ~known[first : first + len(chunk)]
         first += len(chunk)
         rows = unknown.any(1)
         z, unknown = with_constant(chunk[rows]), unknown[rows]
-        scores = z @ weights.T  # (rows, C)
-        if task == "single":
-            q = torch.softmax((scores / temperature).masked_fill(~unknown, -torch.inf), 1)
-        else:
-            q = scores.clamp(0, 1) * unknown
-        found += q.T @ z
-    return found
+        for k, candidate in enumerate(candidates):
+            scores = z @ candidate.T  # (rows, C)
+            if task == "single":
+                q = torch.softmax((scores / temperature).masked_fill(~unknown, -torch.inf), 1)
+            else:
+                q = scores.clamp(0, 1) * unknown
+            found[k] += q.T @ z
+    return found.view_as(weights)
 
 
 def likelihood_sums(

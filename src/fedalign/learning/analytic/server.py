@@ -28,7 +28,18 @@ from fedalign.learning.analytic.state import SUMS, Options, added, double, held,
 from fedalign.learning.model import DualEncoder
 from fedalign.types import Arrays, ArraySpec, ReplySpec, Server, Update
 
-__all__ = ["Options", "held", "reply_spec", "stage_of", "start", "step", "without_client"]
+__all__ = [
+    "Options",
+    "awaited",
+    "held",
+    "participants",
+    "reply_spec",
+    "stage_of",
+    "start",
+    "step",
+    "thresholds",
+    "without_client",
+]
 LASTING = ("sums/", "left/", "like/", "multi")  # what stays when the exchanges after the sums start again
 WAITING = "waiting/"  # prefix of answers to an exchange that a client has missed
 
@@ -48,6 +59,22 @@ def start(model: DualEncoder, num_clients: int) -> Server:
     if model.task == "multi":
         state["multi"] = torch.ones(1, dtype=torch.bool)
     return Server(model.arrays(), num_clients, model.class_arrays, extra, state)
+
+
+def participants(server: Server) -> list[int]:
+    """The clients that have not left."""
+    return [m for m in range(server.num_clients) if f"left/{m}" not in server.state]
+
+
+def awaited(server: Server) -> list[int]:
+    """The clients that have not left and whose sums are not there yet."""
+    return sorted(set(participants(server)) - set(held(server)))
+
+
+def thresholds(server: Server) -> torch.Tensor | None:
+    """(C,) the probabilities at which multi-label classes are decided, once they are known."""
+    found = server.state.get("thresholds")
+    return None if found is None else found.float()
 
 
 def reply_spec(server: Server, stage: Stage, candidates: int | None = None) -> ReplySpec:

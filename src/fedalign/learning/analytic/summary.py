@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -75,8 +76,26 @@ def chosen(server: Server) -> dict[str, Any]:
     """What the method chose by itself."""
     found: dict[str, Any] = {"clients": held(server)}
     found |= {name: float(server.state[name]) for name in NUMBERS if name in server.state}
-    if bool(server.state.get("raised", torch.zeros(1)).any()):
-        found["singular"] = server.state["raised"].nonzero().flatten().tolist()  # classes
+    if _singular(server):
+        found["singular"] = _singular(server)
     if "priors" in server.state:
         found["priors"] = [round(float(p), 6) for p in server.state["priors"]]
     return found
+
+
+def _singular(server: Server) -> list[int]:
+    """The classes whose system was singular with the given penalty."""
+    raised = server.state.get("raised", torch.zeros(0))
+    return [int(c) for c in raised.nonzero().flatten()]
+
+
+def warnings(server: Server, label_names: Sequence[str]) -> list[str]:
+    """What a person should know about the result, one sentence each."""
+    names = [label_names[c] for c in _singular(server)]
+    if not names:
+        return []
+    listed = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+    return [
+        f"algorithm.penalty leaves the equations of {listed} without a unique solution, so they were solved with the "
+        "smallest penalty that gives one; leave algorithm.penalty out to have it chosen"
+    ]

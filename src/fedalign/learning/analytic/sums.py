@@ -217,6 +217,21 @@ def reject_reason(client: Mapping[str, Tensor], dim: int | None = None, classes:
         return None if all(pool.map(_positive, parts or list(grams))) else Reason.NOT_POSITIVE
 
 
+def reject_statistics(found: Mapping[str, Tensor]) -> Reason | None:
+    """Why statistics of a feature map cannot come from rows; None if they can, or if nothing is known about them."""
+    if {"documents", "frequency"} <= found.keys():  # how many documents there are, and how many contain each term
+        documents, frequency = found["documents"], found["frequency"]
+        fits = bool((frequency >= 0).all() and (frequency <= documents).all())
+        return None if fits else Reason.TOO_LARGE
+    if {"steps", "convolutions", "squares"} <= found.keys():
+        steps, totals, squares = found["steps"], found["convolutions"], found["squares"]
+        fits = bool((steps >= 0).all() and (squares >= 0).all())
+        # the square of a mean is not larger than the mean of squares
+        fits = fits and bool((totals.square() <= steps * squares * (1 + SLACK) + SLACK).all())
+        return None if fits else Reason.TOO_LARGE
+    return None
+
+
 def _bounded(grams: Tensor, which: Tensor, class_sums: Tensor) -> bool:
     """With |z| <= 1: trace <= rows, no more known rows than rows, |sum of a class| <= its count <= known rows."""
     diagonals = diagonal(grams)  # (G, d + 1)
