@@ -12,10 +12,9 @@ from torch import Tensor
 from fedalign.errors import UserError
 from fedalign.learning.algorithm import Algorithm
 from fedalign.learning.analytic import client, server, summary
-from fedalign.learning.analytic.sums import reject_reason, reject_statistics
 from fedalign.learning.local_training import labelled_rows
 from fedalign.learning.model import DualEncoder
-from fedalign.learning.replies import Reason, Rejection
+from fedalign.learning.replies import Rejection
 from fedalign.types import Arrays, Examples, ReplySpec, Server, Task, Update, Visit
 
 
@@ -61,8 +60,7 @@ class Analytic(Algorithm):
         return summary.reply_specs(state, self.options("multi" if "multi" in state.state else "single"), data)
 
     def reject(self, update: Update) -> Rejection | None:
-        reason = reject_reason(update.extra) if "grams" in update.extra else reject_statistics(update.extra)
-        return None if reason is None else Rejection(Reason.INVALID, f"its sums are not those of rows ({reason.value})")
+        return summary.rejection(update)
 
     def thresholds(self, state: Server) -> Tensor | None:
         return server.thresholds(state)

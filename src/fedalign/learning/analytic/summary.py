@@ -1,4 +1,4 @@
-"""What a run of analytic learning would send, and what it chose by itself."""
+"""What a run of analytic learning would send, why a reply is rejected, and what the run chose by itself."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import torch
 from fedalign.learning.analytic.client import Stage
 from fedalign.learning.analytic.server import reply_spec
 from fedalign.learning.analytic.state import SUMS, Options, held, stage_of
-from fedalign.learning.analytic.sums import matrices
+from fedalign.learning.analytic.sums import matrices, reject_reason, reject_statistics
 from fedalign.learning.model import DualEncoder
-from fedalign.types import Examples, ReplySpec, Server
+from fedalign.learning.replies import Reason, Rejection
+from fedalign.types import Examples, ReplySpec, Server, Update
 
 NUMBERS = ("penalty", "omega", "temperature", "refinements", "first_loss", "last_loss", "first_error", "last_error")
 
@@ -81,6 +82,16 @@ def chosen(server: Server) -> dict[str, Any]:
     if "priors" in server.state:
         found["priors"] = [round(float(p), 6) for p in server.state["priors"]]
     return found
+
+
+def rejection(update: Update) -> Rejection | None:
+    """Why a client's sums or statistics cannot come from rows; None if they can."""
+    if "grams" in update.extra:
+        classes, width = update.extra["class_sums"].shape
+        reason = reject_reason(update.extra, width - 1, classes)
+    else:
+        reason = reject_statistics(update.extra)
+    return None if reason is None else Rejection(Reason.INVALID, f"its sums are not those of rows ({reason.value})")
 
 
 def _singular(server: Server) -> list[int]:
