@@ -45,6 +45,7 @@ def test_check_finds_nothing_that_stops_training(name: str) -> None:
     assert found.test_rows >= 200
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FOLDERS)
 def test_together_they_beat_the_best_party_alone_on_the_union_of_classes(name: str) -> None:
     """The command of the folder's README with fewer rounds, against each party by itself with as many."""

@@ -166,6 +166,7 @@ def test_the_statistics_are_counted_over_the_whole_data_set(folder: Path) -> Non
     assert found.imbalance == 0  # some activities never occur
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preset", SETTINGS)
 def test_every_preset_trains(folder: Path, tmp_path: Path, preset: str) -> None:
     easy = EASY.get(config.load(preset).dataset.name, [])

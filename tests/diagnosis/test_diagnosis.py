@@ -344,6 +344,7 @@ def test_a_run_without_its_checkpoint_is_diagnosed_from_its_model_and_says_so(
         visits.state_of(read(folder), prepared)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("swift")
 def test_diagnose_prints_a_verdict_and_writes_figures_and_tables(
     runs: dict[str, Path], capsys: pytest.CaptureFixture[str]

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 pytest.importorskip("flwr", reason="Flower is not installed; pip install 'fedalign[flower]'")
 pytestmark = [
     pytest.mark.flower,
+    pytest.mark.slow,
     pytest.mark.filterwarnings("ignore"),  # Ray and Flower warn about themselves
 ]
 

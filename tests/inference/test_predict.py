@@ -291,6 +291,7 @@ def test_a_name_that_a_spreadsheet_would_carry_out_is_quoted() -> None:
     assert target.getvalue() == "prediction\n'=HYPERLINK(1)\nwalking\n'-2+3\n-12\n+3.5e-2\n"
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten times the rows, hardly more memory at the peak; a block is small, so that both files are many of them."""
     monkeypatch.setattr("fedalign.ingest.formats.delimited.BLOCK", 1 << 16)

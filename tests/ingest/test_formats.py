@@ -448,6 +448,7 @@ def test_rows_of_recordings_can_be_taken() -> None:
     assert found.offsets.tolist() == [0, 3, 4]
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
     """A file six times as large needs hardly more: a CSV, a JSONL and a Parquet are never held as a whole."""
     program = """

@@ -155,6 +155,7 @@ def test_every_format_holds_the_same_counts(tmp_path: Path, kind: str) -> None:
     assert found.counts.corpora[0].files in (1, 3)
 
 
+@pytest.mark.slow
 def test_all_formats_in_one_folder_on_many_processes_are_the_sum(tmp_path: Path) -> None:
     for kind in FORMATS:
         (tmp_path / kind.replace(" ", "_")).mkdir()
@@ -322,6 +323,7 @@ def test_strict_stops_at_the_first_that_cannot_be_read(tmp_path: Path) -> None:
             counted("line", tmp_path, workers=workers, strict=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["a.txt", "a.txt.gz", "a.jsonl", "a.tar"])
 def test_a_large_file_counts_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Twenty pieces of which the last is broken: the nineteen that were counted are forgotten."""

@@ -79,6 +79,7 @@ def one_novel(real_data: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.data
 @pytest.mark.parametrize("by_stem", [False, True], ids=["names", "shipped words by stem"])
 def test_a_novel_counts_as_the_plain_way_does_on_one_process_and_on_many(

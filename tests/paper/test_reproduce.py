@@ -250,6 +250,7 @@ def reproduce(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str
     return text
 
 
+@pytest.mark.slow
 def test_each_table_and_figure_is_made_resumed_and_shown(
     preset: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

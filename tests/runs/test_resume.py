@@ -74,6 +74,7 @@ class Crash(BaseException):
     """Not an Exception, so that nothing in the package can swallow it."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["fedalign", "fedavg"])
 def test_a_crash_at_any_write_is_harmless(algorithm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every single write of the run fails once: before it happens, or after the data but before the rename."""
@@ -108,6 +109,7 @@ def test_a_crash_at_any_write_is_harmless(algorithm: str, tmp_path: Path, monkey
             assert outcome(out) == outcome(tmp_path / "whole"), (half, fail_at)
 
 
+@pytest.mark.slow
 def test_a_damaged_checkpoint_is_noticed_and_the_one_before_it_used(undisturbed: Path, tmp_path: Path) -> None:
     config, expected = settings(), outcome(undisturbed)
     moments = random.Random(3)

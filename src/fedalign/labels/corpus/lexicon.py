@@ -87,7 +87,7 @@ class Lexicon:
 
 def _prefix(word: bytes, by_stem: bool) -> bytes:
     """Returns how every form of the word begins. A stem's last letter may differ from the word's: carri, carry."""
-    return word[:-1] if by_stem and len(word) > 2 and word[-1:] in b"eil" else word
+    return word[:-1] if by_stem and len(word) > 1 and word[-1:] in b"eil" else word
 
 
 def _spellings(prefix: bytes) -> list[np.ndarray]:
