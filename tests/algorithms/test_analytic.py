@@ -207,3 +207,12 @@ def test_nothing_but_the_specified_sums_is_sent() -> None:
         engine.__class__ = Listening
         list(rounds(prepared, engine, prepared.start()))
     assert sum("grams" in update.extra for update in seen) == 4  # once per client
+
+
+def test_a_comparison_with_an_analytic_row_is_resumed_and_shown(tmp_path: Path) -> None:
+    """Its run stores the feature map; the comparison still names the encoder of the other rows."""
+    from helpers.commands import fedalign
+
+    asked = ["compare", "synthetic", "--algorithms", "analytic,fedavg", "--rounds", "1", "--out", tmp_path / "all"]
+    for more in ([], ["--show"], []):
+        assert fedalign(*asked, "--set", "dataset.rows=200", "--set", "engine.workers=1", *more) == 0

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from fedalign import registry
 from fedalign.config import Config, to_toml
 from fedalign.errors import UnknownFormatError, UserError
 from fedalign.inference.card import ModelCard
@@ -77,7 +78,7 @@ class RunFolder:
             )
         # a finished run may have lost its checkpoint; its result holds the number of rounds
         done = max((self._store.read_state(STATE) or {"round": 0})["round"], self._finished_rounds())
-        if done > config.rounds:
+        if done > config.rounds and not _ends_by_itself(config):
             raise UserError(f"{self.path} has {done} rounds already; ask for as many or more, or give another --out")
 
     def stored_config(self) -> Config:
@@ -86,12 +87,17 @@ class RunFolder:
         return configs.load(str(self.path / "config.toml"))
 
     def resolved(self, config: Config) -> Config:
-        """Returns the configuration with `labels.source = "auto"` replaced by the source that this run chose."""
-        if config.labels.source != "auto":
+        """Returns the configuration with what this run chose by itself: the label source for `labels.source = "auto"`,
+        and the feature map in place of an encoder that is trained."""
+        stored = self.stored_config()
+        if config.labels.source == "auto":
+            labels = config.labels.model_copy(update={"source": stored.labels.source, "file": stored.labels.file})
+            config = config.model_copy(update={"labels": labels})
+        if config.algorithm.name != stored.algorithm.name:
             return config
-        stored = self.stored_config().labels
-        labels = config.labels.model_copy(update={"source": stored.source, "file": stored.file})
-        return config.model_copy(update={"labels": labels})
+        if _ends_by_itself(config) and not getattr(registry.find("encoders", config.encoder.name), "fixed", False):
+            config = config.model_copy(update={"encoder": stored.encoder})
+        return config
 
     def keep(self, config: Config) -> None:
         """Stores the configuration of the resumed run. A finished run that gets more rounds is no longer finished."""
@@ -196,7 +202,7 @@ class RunFolder:
 
     def finished_with(self, config: Config) -> bool:
         """Whether the run is finished with at least as many rounds."""
-        return self._finished_rounds() >= config.rounds
+        return self._finished_rounds() >= config.rounds or (self.finished and _ends_by_itself(config))
 
     def _finished_rounds(self) -> int:
         rounds = self.result().get("rounds")
@@ -205,6 +211,11 @@ class RunFolder:
     @property
     def finished(self) -> bool:
         return (self.path / "result.json").is_file()
+
+
+def _ends_by_itself(config: Config) -> bool:
+    """Whether the method decides how many rounds it takes."""
+    return bool(getattr(registry.find("algorithms", config.algorithm.name), "fixed_features", False))
 
 
 def _differences(ours: Any, theirs: Any, path: str = "") -> Iterator[str]:
