@@ -19,7 +19,8 @@ from fedalign.data.downloads import data_folder
 AGAIN = 3
 PROGRAM = """
 import json, resource, sys, time
-from fedalign import config, experiment
+from fedalign import config
+from fedalign.runs import experiment
 began = time.perf_counter()
 experiment.load(config.load(sys.argv[1]))
 seconds = time.perf_counter() - began
