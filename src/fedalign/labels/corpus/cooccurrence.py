@@ -6,7 +6,6 @@ Label Embedding Pretraining"). The paper does not give the window's length; `2n+
 
 from __future__ import annotations
 
-import os
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -27,6 +26,7 @@ from fedalign.labels.corpus.segments import Segment
 from fedalign.labels.corpus.sources import Work, WorkPlan
 from fedalign.labels.corpus.workers import count_in_parallel
 from fedalign.labels.counts import Corpus, Counts, Rule, Way
+from fedalign.system.cores import cores
 
 WINDOW = "2n+2"
 LENGTH = re.compile(r"(?:(\d{1,3})n)?(?:\+?(\d{1,4}))?")
@@ -160,8 +160,3 @@ def count(
         pairs=[(*divmod(code, C), n) for code, n in sorted(total.pairs.items())],
     )
     return Outcome(counts, sorted(collector.unreadable), plan.ignored)
-
-
-def cores() -> int:
-    """Returns the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
