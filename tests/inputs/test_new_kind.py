@@ -37,8 +37,8 @@ class ScanColumns:
 
 @dataclass(frozen=True)
 class ScanSettings:
-    brightest: float = 255.0
-    flat: bool = False  # one row of numbers per scan, which the encoder mlp reads
+    pgm_brightest: float = 255.0  # the options of all kinds are in one section: a name is used once
+    pgm_flat: bool = False  # one row of numbers per scan, which the encoder mlp reads
 
 
 class ScanReader(Reader):
@@ -57,7 +57,7 @@ class Scans(InputKind):
     brightest: float
     flat: bool
 
-    order: ClassVar[int] = 5
+    order: ClassVar[int] = -100  # asked before all others, whatever kinds there are
     rows_called: ClassVar[str] = "scans"
     encoder: ClassVar[str] = "seer:Seer"
     Columns: ClassVar[type] = ScanColumns
@@ -91,7 +91,7 @@ class Scans(InputKind):
     def agree(cls, offers, settings):
         if len({tuple(one.other["size"]) for one in offers}) > 1:
             raise UserError("scans differ in size; give all the same")
-        return cls(size=tuple(offers[0].other["size"]), brightest=settings.brightest, flat=settings.flat)
+        return cls(size=tuple(offers[0].other["size"]), brightest=settings.pgm_brightest, flat=settings.pgm_flat)
 
     @property
     def shape(self):
@@ -171,7 +171,8 @@ try:
 except UserError as error:
     reported["refused"] = str(error)
 flat = train(
-    Federation.from_files(data, flat=True), rounds=1, out=out / "flat", progress=False, settings={"encoder.name": "mlp"}
+    Federation.from_files(data, pgm_flat=True),
+    rounds=1, out=out / "flat", progress=False, settings={"encoder.name": "mlp"}
 )
 reported["flat"] = [flat.inputs.shape.kind, *flat.inputs.shape.size]
 raw = np.random.default_rng(3).uniform(0, 255, (5, 1, 4, 4))
