@@ -44,10 +44,7 @@ class PaddedGraph(nn.Module):
         super().__init__()
         self.encoder, self.head, self.task = encoder, model.network.label_encoder, model.task
         limit = min(encoder.options.max_length, model.inputs.max_steps or encoder.options.max_length)
-        scaling = model.inputs.graph_scaling
-        if scaling is not None:
-            self.register_buffer("mean", torch.tensor(scaling.mean))
-            self.register_buffer("sd", torch.tensor(scaling.sd))
+        self.scaled = register_scaling(self, model)
         self.limit = limit
         self.register_buffer("positions", sinusoids(limit, encoder.dim)[:limit].clone())
 
@@ -60,8 +57,9 @@ class PaddedGraph(nn.Module):
         if e.tokens:
             hidden = F.embedding(rows, e.embedding)
         else:
-            scaled = torch.nan_to_num((rows - self.mean) / self.sd, nan=0.0)
-            hidden = F.linear(scaled, e.embedding, e.embedding_bias)
+            if self.scaled:
+                rows = torch.nan_to_num((rows - self.mean) / self.sd, nan=0.0)
+            hidden = F.linear(rows, e.embedding, e.embedding_bias)
         hidden = hidden + self.positions[:steps]
         # a row of no steps attends to its first padding, which the mean below leaves out
         attended = real | (torch.arange(steps).view(1, -1) == 0)
@@ -83,22 +81,20 @@ class PaddedGraph(nn.Module):
 
 
 class TableGraph(nn.Module):
-    """The model for rows of raw numbers; NaN is a missing value."""
+    """The model for rows of raw numbers; NaN is a missing value. A kind without scaling gives prepared rows."""
 
     mean: Tensor
     sd: Tensor
 
     def __init__(self, model: Model, encoder: MlpEncoder | RandomFeaturesEncoder) -> None:
         super().__init__()
-        scaling = model.inputs.graph_scaling
-        assert scaling is not None
         self.encoder, self.head, self.task = encoder, model.network.label_encoder, model.task
-        self.register_buffer("mean", torch.tensor(scaling.mean))
-        self.register_buffer("sd", torch.tensor(scaling.sd))
+        self.scaled = register_scaling(self, model)
 
     def forward(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        scaled = torch.nan_to_num((rows - self.mean) / self.sd, nan=0.0)
-        logits = self.head(self.encoder(scaled))
+        if self.scaled:
+            rows = torch.nan_to_num((rows - self.mean) / self.sd, nan=0.0)
+        logits = self.head(self.encoder(rows))
         return logits, probabilities(logits, self.task)
 
 
@@ -126,6 +122,15 @@ def _linear(weight: Tensor, bias: Tensor | None) -> LabelEncoder:
     if layer.bias is not None and bias is not None:
         layer.bias.data.copy_(bias.detach())
     return layer
+
+
+def register_scaling(graph: nn.Module, model: Model) -> bool:
+    """Adds the buffers `mean` and `sd` to a graph that scales its rows. Returns whether it does."""
+    scaling = model.inputs.graph_scaling
+    if scaling is not None:
+        graph.register_buffer("mean", torch.tensor(scaling.mean))
+        graph.register_buffer("sd", torch.tensor(scaling.sd))
+    return scaling is not None
 
 
 def onnx_bytes(model: Model) -> bytes:
