@@ -126,3 +126,90 @@ def test_an_empty_list_is_a_no_and_a_missing_one_was_not_looked_at(
     lines = {line.split()[0]: line.split()[-1] for line in shown.splitlines() if line.strip()}
     assert lines["cold"] == "5/10/5"  # of 20 rows: five name it, five lists are empty and five name flu only, five null
     assert lines["flu"] == "10/5/5"
+
+
+# --- a run: where, how long, stopped ----------------------------------------------------------------------------------
+
+SMALL = ["--set", "algorithm.name=fedavg", "--set", "encoder.dim=8", "--set", "engine.workers=1", "--no-report"]
+
+
+@pytest.fixture
+def trained(sites: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Path:
+    """The folder of two rounds of FedAvg on the sites; `capsys` hears what the run prints."""
+    monkeypatch.chdir(sites.parent)
+    assert fedalign("init", sites) == 0
+    assert fedalign("run", sites, *SMALL, "--rounds", "2") == 0
+    return Path("runs/sites_fedavg_seed1")
+
+
+def test_a_run_says_first_where_it_is_and_about_how_long_it_takes(
+    trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = capsys.readouterr()
+    lines = [line for line in shown.err.splitlines() if not line.startswith("note:")]
+    assert lines[0] == f"run folder: {trained}"
+    assert lines[1] == "about 1 s for 2 rounds; Ctrl-C stops, and --resume continues"
+    assert "mean of the last 2 of 2 rounds: F1 " in shown.out
+    with_page = [option for option in SMALL if option != "--no-report"]
+    assert fedalign("run", "sites", *with_page, "--rounds", "1") == 0
+    shown = capsys.readouterr()
+    assert f"{trained} exists already, so this run is stored in {trained}_2" in shown.err
+    assert f"live page: {trained}_2/report.html (open it in a browser" in shown.err
+    assert "mean of the last" not in shown.out  # there was one round
+
+
+def test_the_estimate_changes_no_bit_of_a_run(trained: Path, tmp_path: Path) -> None:
+    from fedalign.runs import experiment
+
+    settings = config.load("sites", ["algorithm.name=fedavg", "encoder.dim=8", "engine.workers=1"], rounds=2)
+    experiment.run(settings, tmp_path / "again")
+    for name in ("metrics.jsonl", "model.safetensors"):
+        assert (tmp_path / "again" / name).read_bytes() == (trained / name).read_bytes(), name
+
+
+def test_a_stopped_run_answers_from_its_last_checkpoint_and_says_so(
+    trained: Path, sites: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+    assert fedalign("predict", trained, sites / "site0.csv") == 0
+    finished = capsys.readouterr().out
+    for name in ("labels.json", "model.safetensors", "result.json"):  # what is written when a run ends
+        (trained / name).unlink()
+    assert fedalign("predict", trained, sites / "site0.csv") == 0
+    shown = capsys.readouterr()
+    assert shown.out == finished  # the checkpoint is that of the last round
+    sentence = f"{trained} is not finished: this is its model after round 2 of 2; resume the run with `fedalign run"
+    assert sentence in shown.err
+    assert fedalign("evaluate", trained, sites / "site0.csv") == 0
+    assert "is not finished" in capsys.readouterr().err
+    for file in (trained / "checkpoint").iterdir():
+        file.unlink()
+    assert fedalign("predict", trained, sites / "site0.csv") == 2
+    assert "has not finished a round yet, so it has no model; resume it with `fedalign run" in capsys.readouterr().err
+
+
+def test_a_stopped_run_of_another_s_code_is_not_executed(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (trained / "labels.json").unlink()
+    text = (trained / "config.toml").read_text().replace('name = "mlp"', 'name = "./evil.py"')
+    (trained / "config.toml").write_text(text)
+    Path("evil.py").write_text("raise SystemExit('executed')\n")
+    assert fedalign("predict", trained, "sites/site0.csv") == 2
+    shown = capsys.readouterr().err
+    assert "names the encoder './evil.py', a program of its own; look at it, then allow it with --trust-code" in shown
+
+
+# --- evaluating a party's file ----------------------------------------------------------------------------------------
+
+
+def test_evaluate_scores_the_classes_of_the_file_first_and_the_others_apart(
+    trained: Path, sites: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+    assert fedalign("evaluate", trained, sites / "site0.csv") == 0
+    shown = capsys.readouterr()
+    first = shown.out[: shown.out.index("macro F1")]
+    assert "walking" in first
+    assert "sitting" in first
+    assert "lying" not in first
+    assert "of these 2 classes, accuracy" in shown.out
+    assert "the file has no labels for cycling, lying, which are left out" in shown.err

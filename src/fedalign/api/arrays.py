@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from fedalign import registry, types
-from fedalign.api.given_labels import one_per_row, read_labels, refuse_in_memory
 from fedalign.errors import UserError
 from fedalign.ingest.columns import Reading, Records, limited
 from fedalign.ingest.formats import Batch, Ragged, Table, quoted
+from fedalign.ingest.given_labels import one_per_row, read_labels, refuse_in_memory
 from fedalign.ingest.party_files import Files
 from fedalign.inputs import Raw, raw_from_memory, setting_names
 from fedalign.types import Task
