@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 from fedalign import config
+from fedalign.cli.run import announced
 from fedalign.ingest.detect import detect
 from helpers.commands import fedalign
+from helpers.federations import plan
 from helpers.written import script, write
 
 CLASSES = ["walking", "sitting", "lying", "cycling"]
@@ -150,12 +152,19 @@ def test_a_run_says_first_where_it_is_and_about_how_long_it_takes(
     assert lines[0] == f"run folder: {trained}"
     assert lines[1] == "about 1 s for 2 rounds; Ctrl-C stops, and --resume continues"
     assert "mean of the last 2 of 2 rounds: F1 " in shown.out
-    with_page = [option for option in SMALL if option != "--no-report"]
-    assert fedalign("run", "sites", *with_page, "--rounds", "1") == 0
+    assert fedalign("run", "sites", *SMALL, "--rounds", "1") == 0
     shown = capsys.readouterr()
     assert f"{trained} exists already, so this run is stored in {trained}_2" in shown.err
-    assert f"live page: {trained}_2/report.html (open it in a browser" in shown.err
     assert "mean of the last" not in shown.out  # there was one round
+
+
+def test_the_live_page_is_named_before_the_first_round(capsys: pytest.CaptureFixture[str]) -> None:
+    announced(Path("runs/mine"), Path("runs/mine/report.html")).on_start(plan("fedavg"), 0)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[:2] == [
+        "run folder: runs/mine",
+        "live page: runs/mine/report.html (open it in a browser; it is updated during the run)",
+    ]
 
 
 def test_the_estimate_changes_no_bit_of_a_run(trained: Path, tmp_path: Path) -> None:

@@ -33,8 +33,8 @@ def load_model(folder: Path, trust_code: bool, warn: Callable[[str], None]) -> M
     if saved.fingerprint != experiment.fingerprint(plan):
         raise UserError(f"the data or label vectors of {folder} have changed since it started; start a new run")
     warn(
-        f"{folder} is not finished: this is its model after round {saved.round} of {config.rounds}; resume the run with "
-        f"{resume}"
+        f"{folder} is not finished: this is its model after round {saved.round} of {config.rounds}; resume the run "
+        f"with {resume}"
     )
     data = plan.federation
     network = plan.model.load(saved.weights)
@@ -52,5 +52,6 @@ def _check_plugins(path: Path) -> None:
         name = chosen.get("name") if isinstance(chosen, dict) else None
         if name is not None and name not in registry.names(kind):
             raise UserError(
-                f"{path} names the {section} {name!a}, a program of its own; look at it, then allow it with --trust-code"
+                f"{path} names the {section} {name!a}, a program of its own; look at it, then allow it with "
+                "--trust-code"
             )
