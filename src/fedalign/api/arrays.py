@@ -11,28 +11,45 @@ import numpy as np
 
 from fedalign import registry, types
 from fedalign.errors import UserError
-from fedalign.ingest.columns import Reading, Records, limited
+from fedalign.ingest.columns import Reading, Records, limited, read_all
+from fedalign.ingest.detect import detect_columns
 from fedalign.ingest.formats import Batch, Ragged, Table, quoted
 from fedalign.ingest.given_labels import one_per_row, read_labels, refuse_in_memory
 from fedalign.ingest.party_files import Files
+from fedalign.ingest.reading import LABELS
 from fedalign.inputs import Raw, raw_from_memory, setting_names
+from fedalign.inputs.frames import frame_columns
 from fedalign.types import Task
 
 ARRAYS = "fedalign.datasets._in_memory"
 # options of a [dataset] section that apply to rows in memory too
 OPTIONS = ("classes", "columns", "aliases", "missing", "other", "min_positives", "validation", *setting_names())
+COLUMNS = ("text", "features", "series", "id", "time", "layout", *LABELS, "separator")  # only for parties with a file
 
-Given = tuple[Any, Any]  # rows, and one label per row
+Given = tuple[Any, Any] | str | Path  # rows and one label per row, or a labelled file
 
 
-def assembled(parties: Mapping[str, Given], test: Given | None, options: Mapping[str, Any]) -> types.Federation:
-    """The federation of these parties, with fully labelled test rows or a part of each party's own."""
+def assembled(
+    parties: Mapping[str, Given], test: Given | None, options: Mapping[str, Any], test_share: float | None = None
+) -> types.Federation:
+    """The federation of these parties, with fully labelled test rows or a share of each party's own."""
     if not parties:
         raise UserError("there is no party; give at least one")
-    files = _settings(parties, options)
+    in_files = [party for party, part in parties.items() if isinstance(part, str | Path)]
+    columns = {key: value for key, value in options.items() if key in COLUMNS} if in_files else {}
+    files = replace(
+        _settings(parties, {key: value for key, value in options.items() if key not in columns}), test=test_share
+    )
     reading = files.reading()
-    given = [_records(party, *part, reading, files.columns.get(party, {})) for party, part in parties.items()]
-    tested = [] if test is None else [_records("test", *test, reading)]
+    given = [
+        _of_file(party, Path(part), files, columns, parties)
+        if isinstance(part, str | Path)
+        else _records(party, *_pair(party, part), reading, files.columns.get(party, {}))
+        for party, part in parties.items()
+    ]
+    if isinstance(test, str | Path):
+        raise UserError(f"test rows come as rows and labels, not as {str(test)!r:.60}; read the file first")
+    tested = [] if test is None else [_records("test", *_pair("test", test), reading)]
     task = _task(found for _, found in given + tested)
     reading = replace(reading, label="label") if task == "single" else replace(reading, labels="labels")
     _check_columns([records for records, _ in given + tested])
@@ -44,6 +61,47 @@ def assembled(parties: Mapping[str, Given], test: Given | None, options: Mapping
         held.append(files.divided(replace(holding, records=records)))  # a dict need not name every class
     data = files.assembled(held, task, lambda names: _tested(tested[0][0], reading, names) if tested else None)
     return replace(data, aliases=reading.aliases)
+
+
+def _pair(party: str, part: Any) -> tuple[Any, Any]:
+    if not isinstance(part, tuple | list) or len(part) != 2:
+        raise UserError(f"{party}: give a pair of rows and labels, or the path of a labelled file, not {part!r:.60}")
+    return part[0], part[1]
+
+
+def _of_file(
+    party: str, path: Path, files: Files, columns: Mapping[str, Any], parties: Mapping[str, Given]
+) -> tuple[Records, Task | None]:
+    """A party's rows from its file."""
+    if not path.is_file():
+        raise UserError(f"{party}: there is no file {path}; check the path")
+    reading = replace(files.reading(), **_as_fields(file_columns(parties, columns)))
+    return read_all(files.open(party, path), reading), reading.task
+
+
+def file_columns(parties: Mapping[str, Given], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Which columns of the parties' files hold what. Those that are not given are the columns of other parties' data
+    frames, or else are detected in all files together."""
+    paths = [Path(part) for part in parties.values() if isinstance(part, str | Path)]
+    if not paths:
+        return {}
+    inputs = registry.names("inputs")
+    options = {key: value for key, value in given.items() if key in COLUMNS}
+    frames = [frame_columns(part[0]) for part in parties.values() if isinstance(part, tuple)]
+    named = next((names for names in frames if names), ())
+    if named and not any(options.get(kind) for kind in inputs):
+        options["features"] = named
+    has_input, has_label = any(map(options.get, inputs)), any(map(options.get, LABELS))
+    if has_input and has_label:
+        return options
+    hints = {key: str(value) for key, value in given.items() if key in ("text", "label", "labels")}
+    found = detect_columns(paths, hints, "", one_per_party=True).options
+    wanted = (*LABELS, "separator") if has_input else (*found,)
+    return {**{key: value for key, value in found.items() if key in wanted}, **options}
+
+
+def _as_fields(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
 
 
 def _settings(parties: Iterable[str], options: Mapping[str, Any]) -> Files:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -12,12 +11,13 @@ import torch
 from torch import Tensor
 
 from fedalign.errors import UserError
-from fedalign.ingest import agree
+from fedalign.inference import notebook
+from fedalign.ingest.agree import targets
 from fedalign.ingest.columns import Reading, Records, limited
 from fedalign.ingest.offer import Agreement
 from fedalign.labels.names import normalised
 from fedalign.learning import metrics
-from fedalign.types import Examples, Task
+from fedalign.types import Task
 
 if TYPE_CHECKING:
     from fedalign.inference.model import Model
@@ -97,14 +97,10 @@ class Evaluation:
         return "\n".join([f"{head}, {len(lines)} of {len(self.label_names)} classes labelled", *lines, *others])
 
     def _repr_html_(self) -> str:
-        cells = "".join(
-            f"<tr><td>{escape(one.name)}</td><td>{one.rows:,}</td><td>{100 * one.f1:.1f}</td>"
-            f'<td><meter min="0" max="1" value="{one.f1:.3f}"></meter></td></tr>'
-            for one in self.classes
-        )
-        others = f"<p>no labels for {escape(', '.join(self.others))}</p>" if self.others else ""
-        head = f"<b>F1 {100 * self.f1:.2f}</b>, accuracy {100 * self.accuracy:.2f}"
-        return f"{head}<table><tr><th>class</th><th>rows</th><th>F1</th><th></th></tr>{cells}</table>{others}"
+        head = f"F1 {100 * self.f1:.2f}, accuracy {100 * self.accuracy:.2f}"
+        rows = [(one.name, f"{one.rows:,}", f"{100 * one.f1:.1f}", one.f1) for one in self.classes]
+        others = f"no labels for {', '.join(self.others)}" if self.others else ""
+        return notebook.table(head, ("class", "rows", "F1", ""), rows, others)
 
 
 class Answer(Protocol):
@@ -142,11 +138,11 @@ def measure(
         assert answer.records.labels is not None
         unknown |= dict.fromkeys(name for name in answer.records.labels.names if normalised(name) not in known)
         records = limited(answer.records, reading, model.label_names, "of the model")
-        rows = agree.examples(records, model.label_names, agreed)
+        y, labelled, _ = targets(records, model.label_names, agreed)
         decided = metrics.decide(answer.logits, model.task, model.thresholds)
-        certain = _certain(rows, model.task, reading)
+        certain = _certain(y, model.task, reading)
         for party, mine in _by_party(records):
-            parts = [metrics.count(decided, rows.y, rows.known & mine & sure) for sure in (certain, ~certain)]
+            parts = [metrics.count(decided, y, labelled & mine & sure) for sure in (certain, ~certain)]
             found[party] = found.get(party, 0) + torch.stack(parts)
     for name in unknown:
         strange(name)
@@ -179,11 +175,11 @@ def _by_party(records: Records) -> Iterator[tuple[str, Tensor]]:
         yield party, torch.from_numpy(np.asarray(whose == party, dtype=bool))[:, None]
 
 
-def _certain(rows: Examples, task: Task, reading: Reading) -> Tensor:
+def _certain(y: Tensor, task: Task, reading: Reading) -> Tensor:
     """(n, 1) bool: rows whose known entries hold for every class of the model.
 
     These are rows with one label column per class, and single-label rows of a class, which excludes the others.
     """
     if reading.style == "columns":
-        return torch.ones(len(rows), 1, dtype=torch.bool)
-    return (rows.y > 0).any(1, keepdim=True) & (task == "single")
+        return torch.ones(len(y), 1, dtype=torch.bool)
+    return (y > 0).any(1, keepdim=True) & (task == "single")

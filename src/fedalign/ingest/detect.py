@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -53,15 +53,24 @@ def detect(path: Path, hints: Mapping[str, str]) -> Detected:
             raise UserError(f"{path} holds no CSV, TSV, JSONL, Parquet or NPZ file; put one file per party there")
         if len(files) == 1:
             path = _one_file_of_all(files[0], options, why)
+    found = detect_columns(files, hints, hints.get("client") or options.get("client") or "", path.is_dir())
+    return replace(found, options={**options, **found.options}, why={**found.why, **why})
+
+
+def detect_columns(files: Sequence[Path], hints: Mapping[str, str], client: str, one_per_party: bool) -> Detected:
+    """The columns of these files: one file per party, or one file with the column of parties `client`, which is
+    detected if it is ''."""
+    options: dict[str, Any] = {}
+    why: dict[str, str] = {}
     tables = [open_table(file) for file in files]
     profiles = [profile_file(table) for table in tables]
     counts = [max((found.filled for found in one.columns.values()), default=0) for one in profiles]
     parties = len(files)
-    if not path.is_dir():
-        options["client"] = hints.get("client") or options.get("client") or _client(profiles[0].columns)
+    if not one_per_party:
+        options["client"] = client or _client(profiles[0].columns)
         tables[0].require(options["client"])
         parties = len(profiles[0].columns[options["client"]].texts)
-        why.setdefault("client", f"{parties} different names")
+        why["client"] = f"{parties} different names"
     labels = detect_labels(tables, profiles, hints, options.get("client", ""), why)
     taken = {options.get("client", ""), *label_columns(tables, labels)}
     identifiers = _identifiers(tables, profiles, options.get("client", ""), labels.get("label", ""), taken)
