@@ -76,6 +76,7 @@ def test_a_profile_applies_to_the_algorithm_and_data_set_that_are_chosen() -> No
 def test_the_printed_configuration_marks_what_the_profile_set_and_reads_back() -> None:
     with pytest.warns(ProfileWarning):
         text = config.printed("es-5", ["profile=paper", "algorithm.gate=0.5"])
+    with pytest.warns(ProfileWarning):
         found = config.load("es-5", ["profile=paper", "algorithm.gate=0.5"])
     lines = text.splitlines()
     assert 'similarity = "cosine"  # profile = "paper"' in lines
