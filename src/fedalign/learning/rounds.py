@@ -119,6 +119,8 @@ def rounds(plan: Plan, engine: Engine, server: Server, done: int = 0) -> Iterato
         if tested is not None:
             scores = metrics.scores(tested, federation.task)
             record |= describe(scores)
+            if config.profile == "paper":
+                record["macro_accuracy"] = round(scores.macro_accuracy, 6)
         if due and algorithm.needs_class_f1(federation.task):
             counts = engine.validate(server.weights)
             if counts is not None:  # NaN for a class on which nobody has reported
