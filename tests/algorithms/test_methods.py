@@ -428,7 +428,7 @@ BOUNDS: dict[str, tuple[float, list[float], list[float]]] = {  # option: default
     "fedpu.other_prior": (0.05, [0, 1], [-0.01, 1.01]),
     "scaffold.control": (1.0, [0, 1], [-0.01, 1.01]),
     "scaffold.server_rate": (1.0, [0.01], [0]),
-    "fedavg.clip_updates": (0.0, [0], [-0.01, math.inf]),
+    "fedavg.clip_updates": (10.0, [0], [-0.01, math.inf]),
     "fedalign.gate": (0.75, [0, 0.99], [-0.01, 1]),
     "analytic.refinements": (3, [0, 20], [-1, 21]),
     "analytic.likelihood": (0, [0, 1000], [-1, 1001]),

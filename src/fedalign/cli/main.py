@@ -85,7 +85,8 @@ def main() -> None:
         complain(str(error))
         sys.exit(2)
     except OSError as error:  # a folder without permission or a full disk is not a bug
-        if error.filename is None or error.strerror is None:
+        if error.strerror is None:
             raise
-        complain(f"{error.filename}: {error.strerror}; check the path, its permissions and the space on its disk")
+        place = f"{error.filename}: " if error.filename is not None else ""
+        complain(f"{place}{error.strerror}; check the path, its permissions and the space on its disk")
         sys.exit(2)

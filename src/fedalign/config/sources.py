@@ -111,8 +111,9 @@ def _read(source: str) -> dict[str, Any]:
         raise UserError(f"{source} is a data file, not a TOML; write one for its folder with `fedalign init {folder}`")
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{source} is not valid TOML: {error}") from error
+    except (ValueError, RecursionError) as error:
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else error
+        raise UserError(f"{source} is not valid TOML: {reason}") from error
 
 
 def _holds_rows(path: Path) -> bool:

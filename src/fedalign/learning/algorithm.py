@@ -36,7 +36,7 @@ class Algorithm:
     average_over_owners: bool = False  # average a class vector over the clients that annotate the class
     base: Literal["none", "analytic"] = "none"  # analytic: train on top of the analytic solution (docs/analytic.md)
     complement: bool = False  # learn from single-label rows known to lie outside the client's classes
-    clip_updates: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0  # in multiples of the median change; 0: off
+    clip_updates: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 10.0  # times the median change; 0: off
 
     @property
     def head(self) -> Head:
