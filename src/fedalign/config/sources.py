@@ -43,9 +43,10 @@ def read_table(source: str, overrides: Iterable[str] = (), **changes: Any) -> di
         complete_paths(table, Path.cwd() if _of_a_run(path) else path.resolve().parent)
     given = [*map(parse, overrides), *by_key(changes)]
     when = table.pop(WHEN, {})
-    chosen = [value for path, value in given if path == ["algorithm", "name"]]
-    name = chosen[-1] if chosen else table.get("algorithm", {}).get("name")
-    apply(table, [*_flattened(when.get(str(name), {})), *given])
+    written = dict(table.get("algorithm", {})) | {path[1]: value for path, value in given if path[0] == "algorithm"}
+    # what the analytic method reads, a method on top of its solution reads too
+    own = when.get(str(written.get("name")), {}) | when.get(str(written.get("base")), {})
+    apply(table, [*_flattened(own), *given])
     return table
 
 

@@ -33,6 +33,7 @@ class Algorithm:
 
     weighting: Literal["equal", "examples"] = "equal"
     average_over_owners: bool = False  # average a class vector over the clients that annotate the class
+    base: Literal["none", "analytic"] = "none"  # analytic: train on top of the analytic solution (docs/analytic.md)
     complement: bool = False  # learn from single-label rows known to lie outside the client's classes
     clip_updates: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0  # in multiples of the median change; 0: off
 
@@ -55,6 +56,10 @@ class Algorithm:
     def finished(self, server: Server) -> bool:
         """Whether no further round is needed, whatever the configured number of rounds."""
         return False
+
+    def worth_scoring(self, server: Server) -> bool:
+        """Whether the weights are a model yet."""
+        return not self.fixed_features or self.finished(server)
 
     def thresholds(self, server: Server) -> Tensor | None:
         """(C,) the probabilities at which the method decides in multi-label; None: 0.5."""

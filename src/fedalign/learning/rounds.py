@@ -105,7 +105,7 @@ def rounds(plan: Plan, engine: Engine, server: Server, done: int = 0) -> Iterato
         missed = missed + 1 if len(replies) < config.min_clients else 0
         if not missed:
             updates = [replace(update, client=reply.client) for reply, update in replies]
-            if algorithm.clip_updates:
+            if algorithm.clip_updates and any(update.weights for update in updates):
                 updates = clipped(server, updates, algorithm.clip_updates)
             server = algorithm.server_step(plan.model, server, updates)
             engine.commit(number, [reply.client for reply, _ in replies])
@@ -114,12 +114,12 @@ def rounds(plan: Plan, engine: Engine, server: Server, done: int = 0) -> Iterato
             record["refused"] = {name: short(str(rejection)) for name, rejection in rejected.items()}
         record |= traffic(sent * len(chosen), replies)
         scores = None
-        due = not algorithm.fixed_features or algorithm.finished(server) or number == last
+        due = algorithm.worth_scoring(server) or number == last
         tested = engine.score(server.weights, algorithm.thresholds(server)) if due else None
         if tested is not None:
             scores = metrics.scores(tested, federation.task)
             record |= describe(scores)
-        if algorithm.needs_class_f1(federation.task):
+        if due and algorithm.needs_class_f1(federation.task):
             counts = engine.validate(server.weights)
             if counts is not None:  # NaN for a class on which nobody has reported
                 class_f1 = torch.where(counts.sum(1) > 0, metrics.f1(counts), torch.nan)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from torch import Tensor
 
 from fedalign.errors import UnknownFormatError, UserError
 from fedalign.learning.client_state import ClientStates
+from fedalign.system.cores import cores
 from fedalign.system.files import write_atomically
 from fedalign.types import Arrays, Server, size_of
 
@@ -67,7 +69,9 @@ class Checkpoints:
             "clients": {str(m): [states.paths[m], states.digests[m]] for m in sorted(states.paths)},
         }
         if large:
-            state["state"] = {name: self._write_once(name, value, number) for name, value in large.items()}
+            with ThreadPoolExecutor(cores()) as pool:  # hashing takes as long as writing, and neither holds the lock
+                written = pool.map(self._write_once, large, large.values(), [number] * len(large))
+                state["state"] = dict(zip(large, written, strict=True))
         newest = self.folder / STATE
         if self.read_state(STATE):  # a damaged file must not replace an intact one
             newest.replace(self.folder / PREVIOUS)

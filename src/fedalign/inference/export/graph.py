@@ -18,12 +18,13 @@ from torch.nn import functional as F
 from fedalign.encoders.mlp import MlpEncoder
 from fedalign.encoders.random_features import RandomFeaturesEncoder
 from fedalign.encoders.rocket import RocketEncoder
+from fedalign.encoders.stacked import StackedEncoder
 from fedalign.encoders.tfidf import TfIdfEncoder
 from fedalign.encoders.transformer import TransformerEncoder, sinusoids
 from fedalign.errors import UserError
 from fedalign.inference.export.feature_maps import RocketGraph, TfIdfGraph
 from fedalign.inference.model import Model
-from fedalign.learning.model import probabilities
+from fedalign.learning.model import LabelEncoder, probabilities
 
 INSTALL = "pip install 'fedalign[onnx]'"
 ONNX = "model.onnx"
@@ -106,6 +107,32 @@ def register_scaling(graph: nn.Module, model: Model) -> bool:
     return scaling is not None
 
 
+class StackedGraph(nn.Module):
+    """The graphs of a stacked model's two encoders, each with its part of the class vectors; their logits add up."""
+
+    def __init__(self, model: Model, encoder: StackedEncoder) -> None:
+        super().__init__()
+        head, width, self.task = model.network.label_encoder, encoder.width, model.task
+        vectors = F.normalize(head.weight, dim=1) if head.normalise else head.weight
+        vectors = vectors.detach()
+        scores = vectors[:, width:]  # (C, scores)
+        self.trained, self.fixed_map = _graph(model, encoder.trained), _graph(model, encoder.fixed_map)
+        self.trained.head = _linear(vectors[:, :width] * encoder.mix, head.bias)
+        self.fixed_map.head = _linear(scores @ encoder.base_weight, scores @ encoder.base_bias)
+
+    def forward(self, rows: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        given = (rows,) if lengths is None else (rows, lengths)
+        logits = self.trained(*given)[0] + self.fixed_map(*given)[0]
+        return logits, probabilities(logits, self.task)
+
+
+def _linear(weight: Tensor, bias: Tensor | None) -> LabelEncoder:
+    layer = LabelEncoder(weight, bias=bias is not None, normalise=False)
+    if layer.bias is not None and bias is not None:
+        layer.bias.data.copy_(bias.detach())
+    return layer
+
+
 def onnx_bytes(model: Model) -> bytes:
     """The graph, with the label names in its metadata. Inputs `rows` and, for sequences, `lengths`."""
     try:
@@ -139,7 +166,12 @@ def onnx_bytes(model: Model) -> bytes:
 
 def graph_of(model: Model) -> nn.Module:
     """The module that is exported: preparation of rows, encoder and head."""
-    encoder = model.network.data_encoder
+    return _graph(model, model.network.data_encoder)
+
+
+def _graph(model: Model, encoder: nn.Module) -> nn.Module:
+    if isinstance(encoder, StackedEncoder):
+        return StackedGraph(model, encoder)
     if isinstance(encoder, TransformerEncoder):
         return PaddedGraph(model, encoder)
     if isinstance(encoder, MlpEncoder | RandomFeaturesEncoder):
