@@ -28,6 +28,7 @@ class ColumnProfile:
     names: bool  # lists of text
     series: bool  # lists of numbers
     steady: bool  # each value fills several consecutive rows and does not return later
+    dims: int = 0  # of one entry of an NPZ array; 0: a plain cell
 
 
 @dataclass(frozen=True)
