@@ -24,6 +24,7 @@ class Analytic(Algorithm):
 
     fixed_features: ClassVar[bool] = True
     own_thresholds: ClassVar[bool] = True
+    clip_updates: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0  # it sends sums, which are checked instead
     refinements: Annotated[int, Field(ge=0, le=20)] = 3  # single-label: exchanges of expected labels; 0: none
     likelihood: Annotated[int, Field(ge=0, le=1000)] = 0  # gradient exchanges towards maximum likelihood; 0: none
     penalty: Annotated[float, Field(gt=0)] | None = None  # relative to trace / d; None: chosen on validation rows

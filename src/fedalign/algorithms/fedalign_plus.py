@@ -10,7 +10,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fedalign.algorithms.fedalign import FedAlign
-from fedalign.learning import objectives, scoring
+from fedalign.learning import losses, objectives, scoring
 from fedalign.learning.model import DualEncoder
 from fedalign.types import Examples, Server, Visit
 
@@ -26,7 +26,7 @@ class FedAlignPlus(FedAlign):
     alignment: bool = False
     alternating: bool = False
     complement: bool = True  # single-label only
-    loss: objectives.Loss = "bce"
+    loss: Literal["balanced", "bce", "asl", "hill"] = "bce"  # balanced: the task's own loss, on known entries only
     unknown: Literal["teacher", "weak", "selective", "ignored"] = "teacher"
     unknown_weight: Annotated[float, Field(ge=0, le=100)] = 1.0
     expected_positives: Annotated[float, Field(ge=0, le=100)] = 0.0  # weight of the class priors' own loss
@@ -39,7 +39,7 @@ class FedAlignPlus(FedAlign):
 
     def prepare(self, visit: Visit) -> Examples:
         data = super().prepare(visit)
-        if visit.model.task == "single" or self.unknown != "teacher":
+        if visit.model.task == "single" or self.loss == "balanced" or self.unknown != "teacher":
             return data
         believed = torch.sigmoid(scoring.logits(visit.start, data.x))  # (n, C) by the model as received
         return replace(data, extra={**data.extra, TEACHER: believed})
@@ -47,11 +47,15 @@ class FedAlignPlus(FedAlign):
     def rows_with_loss(self, visit: Visit) -> Tensor:
         if visit.model.task == "single":
             return super().rows_with_loss(visit)
+        if self.loss == "balanced":
+            return losses.rows_with_loss(visit.data, "multi")
         return torch.ones(len(visit.data), dtype=torch.bool)
 
     def task_loss(self, visit: Visit, batch: Examples, logits: Tensor) -> Tensor:
         if visit.model.task == "single":
             return super().task_loss(visit, batch, logits)
+        if self.loss == "balanced":
+            return losses.multi_label(logits, batch)
         known = batch.known
         prior = visit.received.get(PRIOR)  # (C,) of all clients' rows, estimated with the analytic solution
         prior = prior if prior is not None and prior.numel() else None

@@ -88,7 +88,7 @@ def check_bound(asked: Config, path: Path) -> None:
         held = configs.sections(tomllib.loads(path.read_text(encoding="utf-8")), where=str(path))
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}; check config= in --node-config") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is not valid TOML: {error}") from error
     asked = asked.model_copy(update={"engine": held.engine})
     different = differences(held, asked)

@@ -98,15 +98,6 @@ class TableGraph(nn.Module):
         return logits, probabilities(logits, self.task)
 
 
-def register_scaling(graph: nn.Module, model: Model) -> bool:
-    """Adds the buffers `mean` and `sd` to a graph that scales its rows. Returns whether it does."""
-    scaling = model.inputs.graph_scaling
-    if scaling is not None:
-        graph.register_buffer("mean", torch.tensor(scaling.mean))
-        graph.register_buffer("sd", torch.tensor(scaling.sd))
-    return scaling is not None
-
-
 class StackedGraph(nn.Module):
     """The graphs of a stacked model's two encoders, each with its part of the class vectors; their logits add up."""
 
@@ -131,6 +122,15 @@ def _linear(weight: Tensor, bias: Tensor | None) -> LabelEncoder:
     if layer.bias is not None and bias is not None:
         layer.bias.data.copy_(bias.detach())
     return layer
+
+
+def register_scaling(graph: nn.Module, model: Model) -> bool:
+    """Adds the buffers `mean` and `sd` to a graph that scales its rows. Returns whether it does."""
+    scaling = model.inputs.graph_scaling
+    if scaling is not None:
+        graph.register_buffer("mean", torch.tensor(scaling.mean))
+        graph.register_buffer("sd", torch.tensor(scaling.sd))
+    return scaling is not None
 
 
 def onnx_bytes(model: Model) -> bytes:
