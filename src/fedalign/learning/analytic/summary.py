@@ -11,7 +11,7 @@ import torch
 from fedalign.learning.analytic.client import Stage
 from fedalign.learning.analytic.server import reply_spec
 from fedalign.learning.analytic.state import SUMS, Options, held, stage_of
-from fedalign.learning.analytic.sums import matrices, reject_reason, reject_statistics
+from fedalign.learning.analytic.sums import implausible_sums, matrices, reject_statistics
 from fedalign.learning.model import DualEncoder
 from fedalign.learning.replies import Reason, Rejection
 from fedalign.types import Examples, ReplySpec, Server, Update
@@ -88,7 +88,7 @@ def rejection(update: Update) -> Rejection | None:
     """Why a client's sums or statistics cannot come from rows; None if they can."""
     if "grams" in update.extra:
         classes, width = update.extra["class_sums"].shape
-        reason = reject_reason(update.extra, width - 1, classes)
+        reason = implausible_sums(update.extra, width - 1, classes)
     else:
         reason = reject_statistics(update.extra)
     return None if reason is None else Rejection(Reason.INVALID, f"its sums are not those of rows ({reason.value})")
