@@ -12,12 +12,13 @@ from fedalign.learning.local_training import ModelPair, train_client
 from fedalign.learning.rounds import Plan
 from fedalign.learning.scoring import steps_of
 from fedalign.report.facts import Rebuilder
+from fedalign.runs import grid
 from fedalign.runs.folder import RunFolder
 from fedalign.runs.grid import Cell
 from fedalign.system.cores import cores
 from fedalign.types import Examples, take
 
-ROWS = 256  # test rows that are timed
+ROWS = 256  # training and test rows that are timed
 
 
 def seconds_left(cells: Sequence[Cell], rebuilder: Rebuilder) -> float:
@@ -36,7 +37,10 @@ def seconds_left(cells: Sequence[Cell], rebuilder: Rebuilder) -> float:
 
 
 def rounds_done(cell: Cell) -> int:
+    """Returns the rounds that a run with exactly these settings has; a run with others counts as none."""
     folder = RunFolder(cell.folder)
+    if not grid.same_settings(cell):
+        return 0
     if folder.finished_with(cell.config):
         return cell.config.rounds
     saved = folder.newest()
@@ -51,7 +55,10 @@ def per_round(plan: Plan) -> float:
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        models, server, data = ModelPair(plan.model), plan.start(), parties[median].train
+        models, server, whole = ModelPair(plan.model), plan.start(), parties[median].train
+        data = whole.take(torch.arange(min(len(whole), ROWS)))  # enough to measure, and as fast for large parties
+        part = _work(data, plan)
+        data, part = (data, part) if part else (whole, work[median])
         once = config.training.model_copy(update={"epochs": 1})
         train_client(plan.algorithm, models, server, data.take(torch.arange(min(len(data), 32))), {}, once, (0, 0, 0))
         epoch = _seconds(lambda: train_client(plan.algorithm, models, server, data, {}, once, (0, 1, median)))
@@ -62,7 +69,7 @@ def per_round(plan: Plan) -> float:
                 scored = _seconds(lambda: models.model(some)) * len(test) / min(len(test), ROWS)
     finally:
         torch.set_num_threads(before)
-    relative = sum(work) / len(work) / max(work[median], 1)
+    relative = sum(work) / len(work) / max(part, 1)
     chosen = min(config.clients_per_round, len(parties))
     return (epoch * relative + scored / (chosen * config.training.epochs)) / min(cores(), chosen)
 
