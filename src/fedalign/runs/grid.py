@@ -202,14 +202,23 @@ def finished(cells: Sequence[Cell]) -> tuple[list[Cell], list[Cell]]:
 
 
 def _finished(cell: Cell) -> bool:
-    folder = RunFolder(cell.folder)
-    if not _begun(cell) or not folder.finished_with(cell.config):
+    return same_settings(cell) and RunFolder(cell.folder).finished_with(cell.config)
+
+
+def same_settings(cell: Cell) -> bool:
+    """Whether the run in the cell's folder has begun with the settings of the cell."""
+    if not _begun(cell):
         return False
     try:
-        folder.check_same(cell.config)
+        RunFolder(cell.folder).check_same(cell.config)
     except UserError:
         return False
     return True
+
+
+def of_other_settings(cells: Sequence[Cell]) -> list[Cell]:
+    """The runs whose folders hold a run with other settings."""
+    return [cell for cell in cells if _begun(cell) and not same_settings(cell)]
 
 
 def check_measurable(cell: Cell, data: Federation) -> None:
