@@ -139,9 +139,9 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _note_features(self) -> None:
         inputs = self.model_.inputs
-        if inputs.kind == "features":
+        names = inputs.trained_columns().get(inputs.kind)
+        if inputs.shape.is_vector:
             self.n_features_in_ = inputs.shape.size[0]
-            names = inputs.trained_columns().get("features")
             if names:
                 self.feature_names_in_ = np.array(names, dtype=object)
 

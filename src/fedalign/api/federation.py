@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ class Federation(types.Federation):
 
     settings: Mapping[str, Any] = field(default_factory=dict)  # the table that a configuration starts from
     seed: int | None = None  # the seed that divided the rows; None if none did
+    source: tuple[str, Mapping[str, Any]] | None = None  # the preset or file and the changes that `settings` came from
 
     @classmethod
     def from_files(cls, path: str | Path | Mapping[str, str | Path], **options: Any) -> Federation:
@@ -81,7 +82,8 @@ class Federation(types.Federation):
         # only what is written is kept, so that a profile chosen later applies to everything that is not
         table = configs.read_table(name, **changes)
         config = configs.from_table(table, where=name)
-        return cls._of(experiment.federation(config), {"training": {}, **table}, config.seed)
+        found = cls._of(experiment.federation(config), {"training": {}, **table}, config.seed)
+        return replace(found, source=(name, changes))
 
     @classmethod
     def _of(cls, data: types.Federation, settings: Mapping[str, Any], seed: int | None = None) -> Federation:
@@ -97,6 +99,10 @@ class Federation(types.Federation):
                     "or in the options of from_files and from_arrays"
                 )
         table: dict[str, Any] = {**self.settings}
+        if self.source is not None and "profile" in changes:  # which replaces settings of a preset
+            name, given = self.source
+            divided = configs.as_table(configs.from_table(self.settings))["partition"]  # the rows stay where they are
+            table |= {**configs.read_table(name, **{**given, "profile": changes["profile"]}), "partition": divided}
         if "training" not in table:
             rows = sum(len(party.train) for party in self.parties)
             table = {

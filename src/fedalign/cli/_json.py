@@ -94,9 +94,10 @@ def machine_readable(name: str) -> Iterator[None]:
     except UserError as mistake:
         code, error = 2, (Code.INVALID_INPUT, str(mistake))
     except OSError as refused:  # a folder without permission or a full disk is not a bug
-        if refused.filename is None or refused.strerror is None:
+        if refused.strerror is None:
             raise
-        code, error = 2, (Code.SYSTEM, f"{refused.filename}: {refused.strerror}; check the path and its disk")
+        place = f"{refused.filename}: " if refused.filename is not None else ""
+        code, error = 2, (Code.SYSTEM, f"{place}{refused.strerror}; check the path, its permissions and its disk")
     finally:
         output._file = before
         data = _found.pop()

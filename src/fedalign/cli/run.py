@@ -69,7 +69,7 @@ def command(
     if print_config:
         answer(configs.as_table(config))
         if not asked():
-            typer.echo(configs.to_toml(config), nl=False)
+            typer.echo(configs.printed(source, [*(settings or []), *chosen], rounds=rounds, seed=seed), nl=False)
         return
     if not deep:
         train(config, out or default_folder(config, resume), resume, report, track)
@@ -169,6 +169,8 @@ def print_result(result: dict[str, Any], out: Path, drawn: bool) -> None:
         output.print(table)
         last, tail = result["last"], result["mean_of_last"]
         output.print(f"last round: F1 [bold]{100 * last['f1']:.2f}[/], accuracy [bold]{100 * last['accuracy']:.2f}[/]")
+        if "macro_accuracy" in last:
+            output.print(f"accuracy of each class, averaged as in the paper: {100 * last['macro_accuracy']:.2f}")
         means = f"F1 {100 * tail['f1']:.2f}, accuracy {100 * tail['accuracy']:.2f}"
         if tail["rounds"] > 1:
             output.print(f"mean of the last {tail['rounds']} of {result['rounds']} rounds: {means}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from fedalign.inputs import ColumnProfile, FileProfile
 
 BATCHES = 4  # of a file that are read
 SEPARATORS = (";", "|")
+LIST = re.compile(r"\s*\[\s*[-\d\[]")  # the beginning of a list of numbers
 
 
 def first_texts(table: Table, column: str) -> list[str]:
@@ -68,6 +70,7 @@ def _nested(batch: Batch, column: str) -> str:
     if isinstance(cells, list):
         values = [value for value in cells if isinstance(value, list)]
     elif isinstance(cells, pl.Series) and cells.dtype == pl.String:
-        return "series" if bool(cells.drop_nulls().head(20).str.contains(r"^\s*\[\s*[-\d\[]").any()) else ""
+        first_texts = itertools.islice((text for text in cells.to_list() if text is not None), 20)
+        return "series" if any(map(LIST.match, first_texts)) else ""
     first = next((value[0] for value in values if value), None)
     return "" if not values else "names" if isinstance(first, str) or first is None else "series"

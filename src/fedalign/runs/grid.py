@@ -109,6 +109,8 @@ def grid(
             kind = find("algorithms", algorithm["name"])
             known = option_names(kind)
             meant = {key: value for key, value in shared.items() if key in known and key not in algorithm}
+            if kind.fixed_features and "clip_updates" not in options:
+                meant.pop("clip_updates", None)  # for methods that send weights
             unused -= meant.keys()
             if algorithm["name"] == base.algorithm.name:
                 usual = {key: getattr(kind, key) for key in DEFINING if key in stated and key in known}
