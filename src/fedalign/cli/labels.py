@@ -1,4 +1,4 @@
-"""fedalign labels: count label names in a corpus, make vectors from the counts, show them."""
+"""fedalign labels: join names of parties, count label names in a corpus, make vectors from the counts, show them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import typer
 from rich.markup import escape
 
 from fedalign.cli._json import answer
+from fedalign.cli._labels_match import match_command
 from fedalign.errors import UserError
 from fedalign.runs.display import note, output, screen, suggest
 
@@ -22,8 +23,12 @@ if TYPE_CHECKING:
 ORDER = 6
 SHOWN = 10  # unreadable files that are listed on the screen
 group = typer.Typer(
-    invoke_without_command=True, help="Count label names in a corpus, make vectors from the counts, show them."
+    invoke_without_command=True,
+    help="Join names of parties, count names in a corpus, make vectors from the counts, show them.",
 )
+
+
+group.command(name="match")(match_command)
 
 
 class Segment(StrEnum):
