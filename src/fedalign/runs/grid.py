@@ -72,15 +72,16 @@ def methods_named(words: Sequence[str]) -> list[str]:
     if not words:
         raise UserError(f"no method is given{nearest('', [*METHODS, *GROUPS])}")
     found: dict[str, None] = {}
+    plain = registry.names("algorithms")
     for word in words:
-        if word not in METHODS and word not in GROUPS and not word.endswith(".py"):
-            raise UserError(f"unknown method {word!r}{nearest(word, [*METHODS, *GROUPS])}")
+        if word not in METHODS and word not in GROUPS and word not in plain and not word.endswith(".py"):
+            raise UserError(f"unknown method {word!r}{nearest(word, [*METHODS, *GROUPS, *plain])}")
         found.update(dict.fromkeys(GROUPS.get(word, [word])))
     return list(found)
 
 
 def method(name: str) -> Method:
-    """A method of the tables, or an algorithm's file with its own settings."""
+    """A method of the tables, an algorithm by its plain name, or an algorithm's file, with its own settings."""
     return METHODS.get(name) or Method(Path(name).stem, {"algorithm": {"name": configs.program(name, Path.cwd())}})
 
 
@@ -120,7 +121,7 @@ def grid(
                     settings["training"] = {"lr": rate, "label_lr": rate}
                 own = configs.settings_for(preset, algorithm["name"], overrides)
                 config = configs.overlaid(base, own, chosen.settings, settings)
-                label = name if name in METHODS else Path(name).stem  # a file is listed by its name
+                label = Path(name).stem if name.endswith(".py") else name  # a file is listed by its name
                 label = label if rate is None else f"{label}@{rate:g}"
                 cells.append(Cell(name, rate, config.seed, config, out / label / f"seed-{config.seed}"))
     if unused:
