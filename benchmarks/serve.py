@@ -229,8 +229,8 @@ def malformed(good: list[bytes], count: int, seed: int) -> list[bytes]:
         head = b'--b\r\nContent-Disposition: form-data; name="file"; filename="' + name + b'"\r\n\r\n'
         return head + rng.choice([noise, table, json_body])() + rng.choice([b"", b"\r\n--b--\r\n", b"\r\n--b\r\n"])
 
-    addresses = ["/predict", "/predict", "/predict?top=x", "/predict?top=-1", "/predict?explain=3", "/predict?threshold=2",
-                 "/predict?threshold=nan", "/predict?top=99999", "/predict?explain=3&top=1", "/predict", "/nothing"]  # fmt: skip
+    options = ["", "", "", "?top=x", "?top=-1", "?explain=3", "?threshold=2", "?threshold=nan", "?top=99999", "?a=b"]
+    addresses = [*(f"/predict{option}" for option in options), "/nothing"]
     made = []
     for _ in range(count):
         body = rng.choice([json_body, noise, changed, table, form])()

@@ -24,6 +24,7 @@ class Analytic(Algorithm):
 
     fixed_features: ClassVar[bool] = True
     own_thresholds: ClassVar[bool] = True
+    clip_updates: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0  # it sends sums, which are checked instead
     refinements: Annotated[int, Field(ge=0, le=20)] = 3  # single-label: exchanges of expected labels; 0: none
     likelihood: Annotated[int, Field(ge=0, le=1000)] = 0  # gradient exchanges towards maximum likelihood; 0: none
     penalty: Annotated[float, Field(gt=0)] | None = None  # relative to trace / d; None: chosen on validation rows
@@ -44,7 +45,7 @@ class Analytic(Algorithm):
         return summary.exchanges(model, self.options(model.task))
 
     def finished(self, state: Server) -> bool:
-        return server.stage_of(state) is client.Stage.DONE and not server.awaited(state)
+        return server.finished(state)
 
     def local_update(self, visit: Visit) -> tuple[Update, Arrays]:
         sent = client.answer(visit)

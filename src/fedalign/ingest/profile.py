@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +15,13 @@ from fedalign.inputs import ColumnProfile, FileProfile
 
 BATCHES = 4  # of a file that are read
 SEPARATORS = (";", "|")
+LIST = re.compile(r"\s*\[\s*[-\d\[]")  # the beginning of a list of numbers
+
+
+def first_texts(table: Table, column: str) -> list[str]:
+    """The cells of a column in the rows that a profile is made of, as text."""
+    batches = itertools.islice(table.batches([column], lambda problem: None), BATCHES)
+    return [text for batch in batches for text in batch.text(column)]
 
 
 def profile_file(table: Table) -> FileProfile:
@@ -44,6 +52,9 @@ def _profile(batches: Sequence[Batch], column: str) -> ColumnProfile:
         names=False,
         series=False,
         steady=len(different) > 1 and changes + 1 == len(different) and len(texts) >= 3 * len(different),
+        numbers=np.concatenate([batch.numbers(column) for batch in batches])
+        if any(numeric) and all(one is not False for one in numeric)
+        else None,
     )
 
 
@@ -59,6 +70,7 @@ def _nested(batch: Batch, column: str) -> str:
     if isinstance(cells, list):
         values = [value for value in cells if isinstance(value, list)]
     elif isinstance(cells, pl.Series) and cells.dtype == pl.String:
-        return "series" if bool(cells.drop_nulls().head(20).str.contains(r"^\s*\[\s*[-\d\[]").any()) else ""
+        first_texts = itertools.islice((text for text in cells.to_list() if text is not None), 20)
+        return "series" if any(map(LIST.match, first_texts)) else ""
     first = next((value[0] for value in values if value), None)
     return "" if not values else "names" if isinstance(first, str) or first is None else "series"

@@ -54,7 +54,8 @@ class Features(ScaledNumbers):
     def detect(cls, files: FilesProfile) -> Guess | None:
         if not files.numeric:
             return None
-        left = [column for column in files.shared if column not in files.numeric]
+        numeric = frozenset(files.numeric)
+        left = [column for column in files.shared if column not in numeric]
         remark = f"; left out: {files.listed(left)}" if left else ""
         return Guess({"features": files.numeric}, {"features": f"numbers in every file{remark}"})
 

@@ -11,13 +11,27 @@ import numpy as np
 
 from fedalign.errors import quoted
 from fedalign.ingest.formats.problems import Problem, Report
-from fedalign.ingest.formats.table import ROWS, Piece, Table, binary, damage_named, decoded, grouped, line_of
+from fedalign.ingest.formats.table import (
+    MAX_COLUMNS,
+    ROWS,
+    Piece,
+    Table,
+    binary,
+    check_columns,
+    damage_named,
+    decoded,
+    grouped,
+    line_of,
+)
 
 
 def open_table(path: Path, file: str) -> Table:
     columns: dict[str, None] = {}
     for _, record, _ in _records(path, file, lambda problem: None):
         columns.update(dict.fromkeys(record))
+        if len(columns) > MAX_COLUMNS:
+            break
+    check_columns(file, list(columns))
 
     def pieces(wanted: Sequence[str], report: Report) -> Iterator[Piece]:
         records = _records(path, file, report)
