@@ -3,6 +3,7 @@
 #   make test    the same environment with the test tools, and the tests
 # Neither installs again while pyproject.toml is unchanged.
 #   make extras  Flower, ONNX and the rest, so that no test is skipped
+#   make docs    the documentation site, in site/; needs no network once its tools are installed
 #   make test-slow  the tests that take minutes: real Flower processes over TLS, killed and restarted, and the like
 
 PYTHON ?= python3
@@ -11,7 +12,7 @@ ROUNDS ?= 12
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo test test-slow extras lint format clean
+.PHONY: demo test test-slow extras docs lint format clean
 
 demo: $(VENV)/installed
 	$(BIN)/fedalign run r8-8 --set algorithm.name=analytic
@@ -34,6 +35,9 @@ format: $(VENV)/installed-dev
 
 extras: $(VENV)/installed-extras
 
+docs: $(VENV)/installed-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("fedalign needs Python 3.11 or newer; run make PYTHON=python3.11") if sys.version_info < (3, 11) else None'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -50,5 +54,10 @@ $(VENV)/installed-extras: pyproject.toml
 	$(PIP) install -e '.[dev,all]'
 	touch $@
 
+$(VENV)/installed-docs: pyproject.toml
+	$(MAKE) $(VENV)/installed
+	$(PIP) install -e '.[docs]'
+	touch $@
+
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf site $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

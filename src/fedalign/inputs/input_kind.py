@@ -152,6 +152,11 @@ class InputKind(Stored):
     def prepare(self, rows: Any) -> Rows:
         """Rows given for prediction as tensors; raises UserError if they are not what the model reads."""
 
+    def without_each(self, x: Raw, columns: tuple[str, ...] = ()) -> tuple[tuple[str, ...], Rows] | None:
+        """The parts of one raw row, such as its words or columns, and the prepared row without each of them; None if
+        the kind has no parts that a person can name."""
+        return None
+
     # --- files given for prediction -------------------------------------------------------------------------------
 
     @abstractmethod

@@ -118,6 +118,15 @@ class Series(ScaledNumbers):
         # steps without a value at the end of a recording are padding, as in files
         return self.rows(Ragged.of(steps, [len(recording) for recording in recordings]).trimmed())
 
+    def without_each(self, x: Raw, columns: tuple[str, ...] = ()) -> tuple[tuple[str, ...], Sequences]:
+        """The channels, and the recording with each of them at its mean."""
+        values = self.rows(x, columns).values.repeat(self.width, 1, 1)  # (F, T, F)
+        steps = values.shape[1]
+        for channel in range(self.width):
+            values[channel, :, channel] = 0.0
+        offsets = torch.arange(self.width + 1) * steps
+        return self.part_names("channel"), Sequences(values.flatten(0, 1), offsets)
+
     def default_columns(self) -> dict[str, Any]:
         return {"series": "series"}
 
