@@ -183,3 +183,20 @@ def test_a_cell_deeper_than_any_recording_is_one_sentence(tmp_path: Path) -> Non
     for read in (batch.text, batch.recordings, lambda column: batch.names(column, ";")):
         with pytest.raises(UserError, match=r"a\.jsonl"):
             read("s")
+
+
+def test_a_panic_of_the_parquet_reader_is_not_printed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "bad.parquet"
+    pl.DataFrame({"a": [1.0, 2.0, None, 4.0], "label": list("abab")}).write_parquet(path)
+    whole = path.read_bytes()
+    refused = 0
+    for place in range(4, len(whole), 5):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x15]) + whole[place + 1 :])
+        try:
+            table = open_table(path)
+            for batch in table.batches(table.columns):
+                batch.text("a")
+        except UserError:
+            refused += 1
+    assert refused > 10
+    assert "panicked" not in capfd.readouterr().err

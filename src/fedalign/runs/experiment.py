@@ -21,6 +21,7 @@ from fedalign.errors import UserError
 from fedalign.inputs import InputKind, Shape
 from fedalign.labels import choose, vectors
 from fedalign.labels.notices import notices
+from fedalign.learning.aggregation import promise
 from fedalign.learning.client_state import ClientStates
 from fedalign.learning.model import DualEncoder, LabelEncoder, random_rows
 from fedalign.learning.rounds import Engine, Plan, Round, rounds
@@ -180,6 +181,9 @@ def run(
         if prepared.algorithm.head == "names" and config.dataset.name != "synthetic":
             for sentence in notices(prepared.federation.label_names, asked, config.labels):
                 callbacks.on_warning(sentence)
+        if prepared.algorithm.robust != "off" and not prepared.algorithm.fixed_features:
+            data = prepared.federation
+            callbacks.on_warning(promise(data.classes, data.label_names, prepared.algorithm.robust))
         began = time.perf_counter()
         for now in rounds(prepared, engine, server, done):
             server = now.server
