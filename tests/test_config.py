@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fedalign import config
-from fedalign.errors import RenamedSettingWarning, UserError
+from fedalign.errors import ProfileWarning, RenamedSettingWarning, UserError
 from fedalign.inputs import Text
 from fedalign.runs import grid
 from fedalign.runs.folder import RunFolder
@@ -44,12 +44,47 @@ def test_another_algorithm_does_not_inherit_the_old_ones_options() -> None:
 
 
 def test_the_paper_profile_changes_defaults_and_a_users_setting_wins() -> None:
-    found = config.load("r8-8", ["profile=paper", "algorithm.gate=0.5"])
+    said = r'differ from profile = "paper" and apply: algorithm.gate = 0.5 \(profile: 0.0\)$'
+    with pytest.warns(ProfileWarning, match=said):
+        found = config.load("r8-8", ["profile=paper", "algorithm.gate=0.5"])
     assert found.algorithm.options["similarity"] == "cosine"
     assert found.algorithm.options["gate"] == 0.5
     assert found.algorithm.options["clamp"] == "off"
     assert found.training.balanced is False
     assert config.load("r8-8", ["profile=paper", "algorithm.name=fedavg"]).training.balanced is False
+
+
+def test_a_profile_replaces_a_presets_settings_and_a_users_setting_replaces_both() -> None:
+    """The preset has two rates, 0.001 and 0.005. The paper has one, Eq. 6 and 7."""
+    released = config.load("dsads-8")
+    assert (released.training.lr, released.training.label_lr) == (0.001, 0.005)
+    paper = config.load("dsads-8", ["profile=paper"])
+    assert (paper.training.lr, paper.training.label_lr) == (config.PROFILES["paper"]["every"]["training"]["lr"], None)
+    with pytest.warns(ProfileWarning, match=r"training.lr = 0.02 \(profile: .*training.label_lr = 0.03"):
+        own = config.load("dsads-8", ["profile=paper", "training.lr=0.02", "training.label_lr=0.03"])
+    assert (own.training.lr, own.training.label_lr) == (0.02, 0.03)
+
+
+def test_a_profile_applies_to_the_algorithm_and_data_set_that_are_chosen() -> None:
+    assert config.load("es-25", ["profile=paper"]).partition.rows == "subject"
+    assert config.load("r8-8", ["profile=paper"]).partition.rows == "shuffle"
+    fedavg = config.load("r8-8", ["profile=paper", "algorithm.name=fedavg"])
+    assert fedavg.algorithm.options["weighting"] == "all"
+    assert fedavg.training.optimizer == "sgd"
+
+
+def test_the_printed_configuration_marks_what_the_profile_set_and_reads_back() -> None:
+    with pytest.warns(ProfileWarning):
+        text = config.printed("es-5", ["profile=paper", "algorithm.gate=0.5"])
+    with pytest.warns(ProfileWarning):
+        found = config.load("es-5", ["profile=paper", "algorithm.gate=0.5"])
+    lines = text.splitlines()
+    assert 'similarity = "cosine"  # profile = "paper"' in lines
+    assert 'optimizer = "sgd"  # profile = "paper"' in lines
+    assert "gate = 0.5" in lines
+    assert "far = 99.9" in lines  # of the preset
+    assert config.from_table(tomllib.loads(text)) == found
+    assert "#" not in config.printed("es-5")
 
 
 @pytest.mark.parametrize(
@@ -63,7 +98,7 @@ def test_the_paper_profile_changes_defaults_and_a_users_setting_wins() -> None:
         (["rounds.x=3"], "'rounds' is a value, not a section"),
         (["rounds"], "must look like training.epochs=3"),
         (["algorithm.name=fedalgn"], "unknown algorithm 'fedalgn'; did you mean fedalign?"),
-        (["algorithm.name=zzz"], "unknown algorithm 'zzz'; choose from analytic, fedalign, fedavg"),
+        (["algorithm.name=zzz"], "unknown algorithm 'zzz'; choose from analytic, fedalign, fedalign_plus, fedavg"),
         (["algorithm.nearr=3"], "algorithm fedalign has no option 'nearr'; did you mean near?"),
         (["algorithm.near=101"], "algorithm.near: input should be less than or equal to 100, not 101"),
         (["algorithm.name=./none.py"], "/none.py to take the algorithm from"),

@@ -27,6 +27,14 @@ class RenamedSettingWarning(FutureWarning):
     """A setting has a new name; the old one is still read. The command line prints it as one line."""
 
 
+class ColumnNamesWarning(UserWarning):
+    """A data frame's columns are taken by position, because the model was trained on rows without column names."""
+
+
+class ProfileWarning(UserWarning):
+    """A setting differs from what the profile sets; the setting applies. The command line prints it as one line."""
+
+
 def nearest(word: str, words: Iterable[str]) -> str:
     """A hint such as `; did you mean fedprox?`, or the list of all words if none is similar."""
     words = sorted(words)

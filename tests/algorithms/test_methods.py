@@ -430,6 +430,11 @@ BOUNDS: dict[str, tuple[float, list[float], list[float]]] = {  # option: default
     "scaffold.server_rate": (1.0, [0.01], [0]),
     "fedavg.clip_updates": (10.0, [0], [-0.01, math.inf]),
     "fedalign.gate": (0.75, [0, 0.99], [-0.01, 1]),
+    "fedalign_plus.gate": (0.75, [0, 0.99], [-0.01, 1]),
+    "fedalign_plus.unknown_weight": (1.0, [0, 100], [-0.01, 100.01]),
+    "fedalign_plus.expected_positives": (0.0, [0, 100], [-0.01, 100.01]),
+    "fedalign_plus.prior_limit": (0.3, [0, 1], [-0.01, 1.01]),
+    "fedalign_plus.likeliest": (0.05, [0, 1], [-0.01, 1.01]),
     "analytic.refinements": (3, [0, 20], [-1, 21]),
     "analytic.likelihood": (0, [0, 1000], [-1, 1001]),
 }

@@ -281,7 +281,7 @@ def test_other_warnings_stay_as_python_shows_them(capsys: pytest.CaptureFixture[
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         warnings.showwarning = lambda message, *where: shown.append(str(message))
-        with main.renamed_settings_as_notes():
+        with main.settings_warnings_as_notes():
             warnings.warn("something else", UserWarning, stacklevel=1)
             for _ in range(2):
                 warnings.warn("a is now called b", RenamedSettingWarning, stacklevel=1)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedalign.data.downloads import data_folder
-from fedalign.data.partition import divide, group_classes, majority, owner_of_rows, positives
+from fedalign.data.partition import cover_classes, divide, group_classes, majority, owner_of_rows, positives
 from fedalign.data.settings import Partition
 from fedalign.datasets.synthetic import Synthetic
 from fedalign.errors import UserError
@@ -175,6 +175,51 @@ def test_majority_moves_all_rows_of_a_subject_together() -> None:
     assert majority(owner, subject, 2).tolist() == [1, 1, 1, -1, 0]
 
 
+def test_subjects_are_placed_so_that_each_client_has_a_positive_of_each_of_its_classes() -> None:
+    """Client 0 annotates class 0, client 1 classes 1 and 2. Only subject 8 has class 2, so it goes to client 1 although
+    most of its rows belong to client 0; only subject 7 then has class 0 for client 0. Subject 9 follows its rows."""
+    subject = torch.tensor([7, 7, 8, 8, 8, 9, 9])
+    yes = torch.tensor([[1, 0, 0], [0, 1, 0], [1, 0, 0], [1, 0, 0], [0, 0, 1], [0, 1, 0], [0, 1, 0]]).bool()
+    owner = torch.tensor([0, 1, 0, 0, 1, 1, 1])
+    placed = cover_classes(yes, subject, owner, [[0], [1, 2]])
+    assert placed == {8: 1, 7: 0, 9: 1}
+    assert majority(owner, subject, 2, placed).tolist() == [0, 0, 1, 1, 1, 1, 1]
+
+
+def test_class_sets_fix_who_annotates_what_and_the_others_cover_the_rest() -> None:
+    data = pool()
+    names = list(data.label_names)
+    sets = {"client-1": names[:2], "client-3": [names[1], names[4]]}
+    for seed in range(3):
+        how = Partition(kind="random-classes", clients=4, classes_per_client=3, class_sets=sets)
+        classes = divide(data, how, seed).classes
+        assert classes[1].nonzero().flatten().tolist() == [0, 1]
+        assert classes[3].nonzero().flatten().tolist() == [1, 4]
+        assert bool(classes.any(0).all())
+        assert classes.sum(1).tolist() == [3, 2, 3, 2]
+
+
+def test_class_sets_that_leave_a_class_to_nobody_are_refused() -> None:
+    data = pool()
+    names = list(data.label_names)
+    everyone = {"client-0": names[:3], "client-1": names[3:-1]}
+    with pytest.raises(UserError, match=f"leaves nobody to annotate {names[-1]}; add it to the classes of a client"):
+        divide(data, Partition(kind="random-classes", clients=2, class_sets=everyone), seed=1)
+    multi = pool(task="multi")
+    names = list(multi.label_names)
+    halves = {"client-0": names[3:], "client-1": names[:3]}
+    how = Partition(kind="category", class_sets=halves)
+    assert divide(multi, how, seed=1).classes[1].nonzero().flatten().tolist() == [0, 1, 2]
+    for sets, message in (
+        ({**halves, "client-1": names[:2]}, f"nobody to annotate {names[2]}"),
+        ({**halves, "client-1": names[:4]}, f"gives {names[3]} to several clients"),
+    ):
+        with pytest.raises(UserError, match=message):
+            divide(multi, Partition(kind="category", class_sets=sets), seed=1)
+    with pytest.raises(UserError, match="has no classes of client-1"):
+        divide(multi, Partition(kind="category", clients=2, class_sets={"client-0": names}), seed=1)
+
+
 @pytest.mark.parametrize(
     ("how", "options", "message"),
     [
@@ -182,7 +227,13 @@ def test_majority_moves_all_rows_of_a_subject_together() -> None:
         (Partition(kind="random-classes", clients=3), {"task": "multi"}, "use 'category'"),
         (Partition(kind="random-classes", clients=10_000), {}, "too few for 10000 clients"),
         (Partition(kind="random-classes", rows="subject", clients=5), {}, "one client of each of the 8 subjects"),
-        (Partition(kind="category", rows="subject", clients=8), {"task": "multi"}, "annotates .* would hold no row"),
+        (
+            Partition(kind="category", rows="subject", clients=10),
+            {"task": "multi", "classes": 12},
+            "annotates .* would hold no row",
+        ),
+        (Partition(kind="random-classes", clients=4, class_sets={"client-0": ["topic"]}), {}, "unknown class 'topic'"),
+        (Partition(kind="random-classes", clients=4, class_sets={"client-4": []}), {}, "'client-4'; did you mean"),
     ],
 )
 def test_what_cannot_be_divided_is_refused(how: Partition, options: dict[str, object], message: str) -> None:

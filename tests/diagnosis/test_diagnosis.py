@@ -184,6 +184,10 @@ def test_the_bounds_sum_is_that_of_its_terms() -> None:
     }
     assert found["after"]["divergence"] == 0.7
     assert found["after"]["n"] == 250
+    after = bound.sample_term(250, 9, 8)
+    assert after is not None
+    # the corollary: alpha d + (1 - alpha) d' = 2/3 + 0.4/3 = 0.8, not the measured 0.7
+    assert found["after"]["sum"] == round(0.2 + 0.8 + 0.2 + round(after, 4), 4)
     assert found["mixed_divergence"] == round(2 / 3 * 1.0 + 1 / 3 * 0.4, 4)
     assert found["smallest"] == {"n": 100, "n_star": 150}
 

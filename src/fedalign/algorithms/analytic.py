@@ -47,7 +47,7 @@ class Analytic(Algorithm):
         return summary.exchanges(model, self.options(model.task))
 
     def finished(self, state: Server) -> bool:
-        return server.stage_of(state) is client.Stage.DONE and not server.awaited(state)
+        return server.finished(state)
 
     def local_update(self, visit: Visit) -> tuple[Update, Arrays]:
         sent = client.answer(visit)

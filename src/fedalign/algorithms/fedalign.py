@@ -34,6 +34,8 @@ class FedAlign(Algorithm):
     gate: Annotated[float, Field(ge=0, lt=1)] = 0.75  # multi-label: 'yes' only for classes with validation F1 above
     clamp: float | Literal["off"] = 0.5  # multi-label: no 'yes' below and no 'no' above this similarity
     pseudo_weight: Annotated[float, Field(gt=0)] | None = None  # the paper's second expectation, weighted; None: merged
+    far_by: Literal["similarity", "distance"] = "similarity"  # distance: 'no' above the percentile `far` of distances
+    renew: Literal["round", "epoch"] = "round"  # when pseudo labels are chosen; epoch: Algorithm 1
 
     @property
     def head(self) -> Head:
@@ -45,23 +47,19 @@ class FedAlign(Algorithm):
     def prepare(self, visit: Visit) -> Examples:
         if not self.alignment:
             return visit.data
-        data, single = visit.data, visit.model.task == "single"
-        near = self.near if self.near is not None else (99.0 if single else 99.9)
-        far = self.far if self.far is not None else (50.0 if single else 99.9)
-        view = (self.nearness(visit.start, data), data.y, data.known, data.classes)
-        if single:
-            y, known = pseudo_labels.pseudo_labels_single(*view, near, far)
-        else:
-            clamp = None if self.clamp == "off" else float(self.clamp)
-            trusted = visit.received["class_f1"] > self.gate if self.gate > 0 else torch.ones_like(data.classes)
-            y, known = pseudo_labels.pseudo_labels_multi(*view, near, far, clamp, trusted)
-        aligned = replace(data, y=y, known=known)
-        weight = self.pseudo_weight
-        return aligned if weight is None else pseudo_labels.two_terms(data, aligned, weight)
+        data, task = visit.data, visit.model.task
+        trusted = visit.received["class_f1"] > self.gate if self.needs_class_f1(task) else torch.ones_like(data.classes)
+        clamp = None if self.clamp == "off" else float(self.clamp)
+        thresholds = pseudo_labels.thresholds(task, self.near, self.far, self.far_by == "distance", clamp)
+        return pseudo_labels.aligned(data, self.nearness(visit), task, thresholds, trusted, self.pseudo_weight)
 
-    def nearness(self, model: DualEncoder, data: Examples) -> Tensor:
-        """(n, C) how near each row is to each class, by the model as received."""
-        z = scoring.encode(model, data.x)
+    def prepares_again(self, epoch: int) -> bool:
+        return self.alignment and self.renew == "epoch" and epoch > 0
+
+    def nearness(self, visit: Visit) -> Tensor:
+        """(n, C) how near each row is to the received anchors; with renew = "epoch", as the model now encodes it."""
+        model = visit.start
+        z = scoring.encode(visit.model if self.renew == "epoch" else model, visit.data.x)
         if self.semantics == "none":
             return probabilities(model.label_encoder(z).detach(), model.task)
         usual: pseudo_labels.Similarity = "cosine" if model.task == "single" else "dot"

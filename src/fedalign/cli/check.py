@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -55,9 +56,9 @@ def command(
         what = "exists already" if write_aliases.exists() else "must end in .toml"
         raise UserError(f"{write_aliases} {what}; give another name to --write-aliases")
     try:
-        files, encoder, source, how = files_of(path, hints)
-        found = validate.look(files, encoder)
-        chosen = choose_source(found.names, source)  # of class vectors
+        given = files_of(path, hints)
+        found = validate.look(given.files, given.encoder)
+        chosen = choose_source(found.names, given.labels)  # of class vectors
     except UserError as error:
         if not as_json:
             raise
@@ -66,17 +67,31 @@ def command(
     if write_aliases is not None:
         write(write_aliases, validate.proposed_aliases(found))
     if as_json:
-        print_json(found.table() | {"label_source": chosen.source}, ok=found.trainable)
+        more = {"label_source": chosen.source, "left_out": given.identifiers}
+        print_json(found.table() | more, ok=found.trainable)
     else:
         note(str(chosen))
-        print_survey(found, how)
+        for name, reason in given.identifiers.items():
+            note(f"column {printable(name)} is no input: {reason}")
+        print_survey(found, given.how)
         suggest(next_command(path, found, hints))
     if not found.trainable:
         raise typer.Exit(2)
 
 
-def files_of(path: Path, hints: dict[str, str]) -> tuple[Files, Any, Any, str]:
-    """Returns the data set of a path, the TOML's encoder, the label source, and where the settings come from."""
+@dataclass(frozen=True)
+class Given:
+    """The files to check, and what the settings say about them."""
+
+    files: Files
+    encoder: Any  # of a TOML; None without one
+    labels: Any  # the section that says where class vectors start
+    how: str  # where the settings come from
+    identifiers: dict[str, str]  # columns that are left out, and why
+
+
+def files_of(path: Path, hints: dict[str, str]) -> Given:
+    """Returns the files of a folder, of one file or of a TOML."""
     from fedalign import config, registry
     from fedalign.ingest.detect import detect
     from fedalign.labels.settings import Labels
@@ -91,13 +106,14 @@ def files_of(path: Path, hints: dict[str, str]) -> tuple[Files, Any, Any, str]:
             raise UserError(f"{toml} reads the data set {settings.dataset.name}; check is for your own files")
         files = registry.build("datasets", "files", settings.dataset.options)
         encoder = registry.build("encoders", settings.encoder.name, settings.encoder.options)
-        return files, encoder, settings.labels, f"settings: {toml}"
+        return Given(files, encoder, settings.labels, f"settings: {toml}", {})
     detected = detect(path, hints)
     columns = {key: value for key, value in detected.options.items() if key not in ("path", "test_file", "aliases")}
     found = ", ".join(
         f"{key} = {value if isinstance(value, str) else ', '.join(value)}" for key, value in columns.items()
     )
-    return registry.build("datasets", "files", detected.options), None, Labels(source="auto"), f"guessed: {found}"
+    files = registry.build("datasets", "files", detected.options)
+    return Given(files, None, Labels(source="auto"), f"guessed: {found}", detected.identifiers)
 
 
 def show_what_leaves(path: Path, given: Path | None, party: str, as_json: bool) -> None:

@@ -101,7 +101,9 @@ def print_table(rows: Sequence[Row], preset: str) -> None:
 
     shown = Table(title=f"{escape(preset)}: last round, percent", title_justify="left", padding=(0, 1))
     shown.add_column("method", overflow="fold")
-    for column in ("F1", "accuracy", "F1, last 10", "MB sent", "MB kept"):
+    alike = {row.tail_rounds for row in rows}
+    averaged = f"F1, last {alike.pop()}" if len(alike) == 1 else "F1, last rounds"
+    for column in ("F1", "accuracy", averaged, "MB sent", "MB kept"):
         shown.add_column(column, justify="right", no_wrap=True)
     best = {key: max((row.mean(key) for row in rows), default=0.0) for key in ("f1", "accuracy")}
     for row in rows:
@@ -113,7 +115,8 @@ def print_table(rows: Sequence[Row], preset: str) -> None:
         tail = sum(row.tail["f1"]) / len(row.tail["f1"])
         sent = (row.traffic.get("down", 0) + row.traffic.get("up", 0)) / 1e6
         title = row.title if row.rate is None else f"{row.title}, rate {row.rate:g}"
-        shown.add_row(escape(title), *cells, f"{tail:.2f}", f"{sent:.2f}", f"{row.traffic.get('kept', 0) / 1e6:.2f}")
+        mean = f"{tail:.2f}" if averaged != "F1, last rounds" else f"{tail:.2f} ({row.tail_rounds})"
+        shown.add_row(escape(title), *cells, mean, f"{sent:.2f}", f"{row.traffic.get('kept', 0) / 1e6:.2f}")
     output.print(shown)
     counts = sorted({len(row.seeds) for row in rows})
     if counts:

@@ -89,14 +89,16 @@ def print_diagnosis(run: StoredRun, found: dict[str, Any]) -> None:
     output.print("±: standard deviation over folds; ?: fewer than 200 rows per side; -: too few rows to measure")
     output.print(counts)
     terms = Table(title="terms of the bound, means over parties", title_justify="left")
-    for column in ("", "risk", "divergence", "lambda", "sample term", "N", "sum"):
+    for column in ("", "risk", "divergence", "of the mixture", "lambda", "sample term", "N", "sum"):
         terms.add_column(column, justify="right")
     for name in ("before", "after"):
         part = found["bound"].get(name)
         if part:
-            keys = ("risk", "divergence", "lambda", "samples", "n", "sum")
-            terms.add_row(name, *(_plain(part[key], 3 if key != "n" else 0) for key in keys))
+            keys = ("risk", "divergence", "mixed", "lambda", "samples", "n", "sum")
+            terms.add_row(name, *(_plain(part.get(key), 3 if key != "n" else 0) for key in keys))
     output.print(terms)
+    if found["bound"].get("after"):
+        output.print("of the mixture: alpha d + (1 - alpha) d', the corollary's bound of the divergence, in its sum")
     spaces = found.get("spaces")
     if spaces:
         means = spaces["means"]

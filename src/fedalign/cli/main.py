@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from fedalign import cli
-from fedalign.errors import RenamedSettingWarning, UserError
+from fedalign.errors import ProfileWarning, RenamedSettingWarning, UserError
 from fedalign.runs.display import complain, note
 
 app = typer.Typer(
@@ -60,13 +60,13 @@ for module in sorted(found, key=lambda module: module.ORDER):
 
 
 @contextmanager
-def renamed_settings_as_notes() -> Iterator[None]:
-    """Shows the warning about a renamed setting as one plain line; other warnings stay as Python shows them."""
+def settings_warnings_as_notes() -> Iterator[None]:
+    """Shows warnings about a renamed setting or a profile as one plain line; others stay as Python shows them."""
     with warnings.catch_warnings():
         show, shown = warnings.showwarning, set[str]()
 
         def showwarning(message: Warning | str, category: type[Warning], *where: Any) -> None:
-            if not issubclass(category, RenamedSettingWarning):
+            if not issubclass(category, RenamedSettingWarning | ProfileWarning):
                 show(message, category, *where)
             elif str(message) not in shown:
                 shown.add(str(message))
@@ -79,7 +79,7 @@ def renamed_settings_as_notes() -> Iterator[None]:
 def main() -> None:
     """Runs the command line. A user's mistake is one sentence and exit code 2."""
     try:
-        with renamed_settings_as_notes():
+        with settings_warnings_as_notes():
             app()
     except UserError as error:
         complain(str(error))

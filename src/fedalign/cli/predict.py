@@ -49,9 +49,9 @@ def command(
     recording is written too.
     """
     from fedalign.inference import files
-    from fedalign.inference.model import Model
+    from fedalign.runs.unfinished import load_model
 
-    model = Model.load(run, trust_code)
+    model = load_model(run, trust_code, note)
     if threshold is not None and model.task == "single":
         raise UserError("--threshold is for multi-label models; this one gives each row its likeliest class")
     if out is not None:

@@ -15,6 +15,8 @@ from fedalign.runs.display import Display, note, output, screen, suggest, typed
 
 if TYPE_CHECKING:
     from fedalign.config import Config
+    from fedalign.learning.rounds import Plan
+    from fedalign.runs.experiment import RunCallbacks
 
 ORDER = 1
 DEEP = "fedalign"  # the method that --deep trains beside the analytic solution
@@ -58,7 +60,7 @@ def command(
     chosen = [] if engine is None else [f"engine.name={engine}"]
     config = configs.load(source, [*(settings or []), *chosen], rounds=rounds, seed=seed)
     if print_config:
-        typer.echo(configs.to_toml(config), nl=False)
+        typer.echo(configs.printed(source, [*(settings or []), *chosen], rounds=rounds, seed=seed), nl=False)
         return
     if not deep:
         train(config, out or default_folder(config, resume), resume, report, track)
@@ -85,7 +87,8 @@ def train(config: Config, out: Path, resume: bool, report: bool, track: str) -> 
     display = Display(out)
     try:
         with display:
-            callbacks = page.callbacks(display.callbacks(), out) if report else display.callbacks()
+            callbacks = experiment.both(announced(out, page.path if report else None), display.callbacks())
+            callbacks = page.callbacks(callbacks, out) if report else callbacks
             with tracked(callbacks, trackers, out, config, note) as callbacks:
                 result = experiment.run(config, out, resume, callbacks)
     except KeyboardInterrupt:
@@ -93,6 +96,23 @@ def train(config: Config, out: Path, resume: bool, report: bool, track: str) -> 
         sys.stdout.flush()
         os._exit(130)  # threads may still be computing; their results are not needed
     print_result(result, out, report and page.finish())
+
+
+def announced(out: Path, page: Path | None) -> RunCallbacks:
+    """Callbacks that print, before the first round, where the results will be and about how long the run takes."""
+    from fedalign.runs.estimate import format_seconds, seconds_of_run
+    from fedalign.runs.experiment import RunCallbacks
+
+    def start(plan: Plan, done: int) -> None:
+        screen.print(f"run folder: {escape(str(out))}")
+        if page is not None:
+            screen.print(f"live page: {escape(str(page))} (open it in a browser; it is updated during the run)")
+        rounds = plan.algorithm.planned_rounds(plan.model, plan.config.rounds) - done
+        if rounds > 0:
+            seconds = format_seconds(seconds_of_run(plan, done))
+            screen.print(f"about {seconds} for {rounds} rounds; Ctrl-C stops, and --resume continues")
+
+    return RunCallbacks(on_start=start, on_warning=note)
 
 
 def print_kept(folders: list[Path], report: bool) -> None:
@@ -116,6 +136,11 @@ def default_folder(config: Config, resume: bool) -> Path:
     while folder.exists():
         number += 1
         folder = base.with_name(f"{base.name}_{number}")
+    if folder != base:
+        hint = (
+            "" if (base / "result.json").is_file() else f"; {typed('fedalign run', base, '--resume')} resumes that one"
+        )
+        note(f"{base} exists already, so this run is stored in {folder}{hint}")
     return folder
 
 
@@ -133,7 +158,10 @@ def print_result(result: dict[str, Any], out: Path, drawn: bool) -> None:
         output.print(table)
         last, tail = result["last"], result["mean_of_last"]
         output.print(f"last round: F1 [bold]{100 * last['f1']:.2f}[/], accuracy [bold]{100 * last['accuracy']:.2f}[/]")
+        if "macro_accuracy" in last:
+            output.print(f"accuracy of each class, averaged as in the paper: {100 * last['macro_accuracy']:.2f}")
         means = f"F1 {100 * tail['f1']:.2f}, accuracy {100 * tail['accuracy']:.2f}"
-        output.print(f"mean of the last {tail['rounds']} rounds: {means}")
+        if tail["rounds"] > 1:
+            output.print(f"mean of the last {tail['rounds']} of {result['rounds']} rounds: {means}")
     output.print(f"run folder: {escape(str(out))}", soft_wrap=True)
     suggest("fedalign report", out, *(["--open"] if drawn else []))

@@ -11,8 +11,10 @@ from typing import Any
 
 from fedalign.config.changes import Change, apply, by_key, parse, with_new_names
 from fedalign.config.paths import complete_paths
-from fedalign.config.tables import Config, from_table
+from fedalign.config.profiles import marked, warn_contradictions, without_profile_settings
+from fedalign.config.tables import Config, from_table, to_toml, with_plugin_names
 from fedalign.errors import UserError, nearest
+from fedalign.registry import find
 
 WHEN = "when"  # the table of settings that hold for one algorithm only
 OWN = "fedalign.toml"  # the configuration of a folder of files
@@ -29,7 +31,16 @@ def load(source: str, overrides: Iterable[str] = (), **changes: Any) -> Config:
 
     `a.b=c` overrides are applied to it, then keyword changes such as rounds=10.
     """
-    return from_table(read_table(source, overrides, **changes), where=source)
+    table = read_table(source, overrides, **changes)
+    config = from_table(table, where=source)
+    warn_contradictions(with_plugin_names(table))
+    return config
+
+
+def printed(source: str, overrides: Iterable[str] = (), **changes: Any) -> str:
+    """The complete configuration as TOML, with a comment beside each setting that comes from the profile."""
+    table = with_plugin_names(read_table(source, overrides, **changes))
+    return marked(to_toml(load(source, overrides, **changes)), table, table)
 
 
 def read_table(source: str, overrides: Iterable[str] = (), **changes: Any) -> dict[str, Any]:
@@ -45,8 +56,25 @@ def read_table(source: str, overrides: Iterable[str] = (), **changes: Any) -> di
     when = table.pop(WHEN, {})
     chosen = [value for path, value in given if path == ["algorithm", "name"]]
     name = chosen[-1] if chosen else table.get("algorithm", {}).get("name")
-    apply(table, [*_flattened(when.get(str(name), {})), *given])
+    base = [value for path, value in given if path == ["algorithm", "base"]] or [table.get("algorithm", {}).get("base")]
+    profile = [(path, value) for path, value in given if path == ["profile"]]
+    if source in presets() and profile:  # a profile replaces a preset's settings, and what is given replaces both
+        apply(table, [*profile, *([(["algorithm", "name"], name)] if chosen else [])])
+        table = without_profile_settings(with_plugin_names(table))
+    # what the analytic method reads, a method on top of its solution reads too
+    own = when.get(str(name), {}) or when.get(_base(name, base[-1]), {}) if when else {}
+    apply(table, [*_flattened(own), *given])
     return table
+
+
+def _base(name: Any, given: Any) -> str:
+    """The method on whose solution an algorithm builds: as given, or its own default."""
+    if given is not None or not isinstance(name, str):
+        return str(given)
+    try:
+        return str(getattr(find("algorithms", name), "base", "none"))
+    except UserError:  # reported where the algorithm is built
+        return "none"
 
 
 def settings_for(source: str, algorithm: str, overrides: Iterable[str] = ()) -> dict[str, Any]:

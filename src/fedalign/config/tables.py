@@ -11,6 +11,7 @@ from pydantic import Field, ValidationError
 
 from fedalign.config.changes import apply, by_key, with_new_names
 from fedalign.config.paths import complete_paths, with_program
+from fedalign.config.profiles import with_profile
 from fedalign.data.settings import Partition
 from fedalign.errors import UserError, nearest
 from fedalign.labels.settings import Labels
@@ -38,16 +39,6 @@ class Config(Section):
     training: Training = Training()
 
 
-# What a profile changes; settings that are written out take precedence. docs/differences.md lists each difference.
-PROFILES: dict[str, dict[str, dict[str, Any]]] = {
-    "released": {},
-    "paper": {
-        "fedalign": {"algorithm": {"similarity": "cosine", "gate": 0.0, "clamp": "off", "pseudo_weight": 1.0}},
-        "every": {"training": {"balanced": False}},
-    },
-}
-
-
 def changed(table: Mapping[str, Any], changes: Mapping[str, Any]) -> Config:
     """The configuration of a table with some settings changed by dotted key."""
     copy = {key: dict(value) if isinstance(value, Mapping) else value for key, value in with_new_names(table).items()}
@@ -70,7 +61,7 @@ def from_table(table: Mapping[str, Any], where: str = "configuration") -> Config
 
 def sections(table: Mapping[str, Any], where: str = "configuration") -> Config:
     """The same without the options of the chosen plugins, which are neither imported nor filled in."""
-    merged = _with_profile(with_new_names(table))
+    merged = with_profile(with_plugin_names(with_new_names(table)))
     try:
         config = Config.model_validate(merged)
     except ValidationError as error:
@@ -120,18 +111,12 @@ def _without_none(value: Any) -> Any:
     return [_without_none(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def _with_profile(table: dict[str, Any]) -> dict[str, Any]:
-    """The table with the names of plugins filled in, and with the profile's settings where it has none of its own."""
+def with_plugin_names(table: Mapping[str, Any]) -> dict[str, Any]:
+    """The table with the names of plugins filled in."""
     result = {key: dict(value) if isinstance(value, dict) else value for key, value in table.items()}
     for section, field in Config.model_fields.items():
         if isinstance(field.default, Choice) and isinstance(result.setdefault(section, {}), dict):
             result[section].setdefault("name", field.default.name)
-    algorithm = result["algorithm"].get("name") if isinstance(result["algorithm"], dict) else None
-    for condition, sections in PROFILES.get(str(result.get("profile", "released")), {}).items():
-        if condition in ("every", algorithm):
-            for section, values in sections.items():
-                if isinstance(result.setdefault(section, {}), dict):
-                    result[section] = {**values, **result[section]}
     return result
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fedalign.data import class_sets
 from fedalign.data.settings import Partition
 from fedalign.errors import UserError
 from fedalign.randomness import numpy_generator
@@ -68,9 +69,14 @@ def _random_classes(pool: Pool, how: Partition, seed: int) -> list[Party]:
             )
         held = _rows_of_clients(pool.validation, pool.validation_subject, people, how, seed, "validation")
     occurs = (pool.train.y > 0).any(0)  # a class without rows cannot be covered
+    fixed = class_sets.fixed(how.class_sets, pool.label_names, len(rows))
+    if len(fixed) == len(rows):
+        class_sets.check_owned(fixed.values(), occurs, pool.label_names)
+    cover = how.cover or bool(fixed)  # who fixes class sets wants no class without an owner
     for attempt in range(ATTEMPTS):
-        sets = [draw_classes(pool.train.y[r], how.classes_per_client, seed, m, attempt) for m, r in enumerate(rows)]
-        if not how.cover or bool(torch.stack(sets).any(0)[occurs].all()):
+        drawn = [draw_classes(pool.train.y[r], how.classes_per_client, seed, m, attempt) for m, r in enumerate(rows)]
+        sets = [fixed.get(m, classes) for m, classes in enumerate(drawn)]
+        if not cover or bool(torch.stack(sets).any(0)[occurs].all()):
             break
     else:
         raise UserError(
@@ -131,13 +137,16 @@ def _by_category(pool: Pool, how: Partition, seed: int) -> list[Party]:
         raise UserError("this data set has no categories of classes; use partition.kind = 'random-classes'")
     names = list(dict.fromkeys(pool.category))
     groups = [[c for c, name in enumerate(pool.category) if name == group] for group in names]
-    groups = group_classes(groups, how.clients or len(groups), numpy_generator(seed, "groups"))
+    if how.class_sets:
+        groups = class_sets.as_groups(how.class_sets, pool.label_names, how.clients or len(how.class_sets))
+    else:
+        groups = group_classes(groups, how.clients or len(groups), numpy_generator(seed, "groups"))
     sizes = _recordings(pool)
     owner = owner_of_rows(pool.train.y * pool.train.known, groups, sizes)
     held = None if pool.validation is None else owner_of_rows(pool.validation.y * pool.validation.known, groups, sizes)
     if how.rows == "subject":
         _people(pool)
-        owner, held = _together(pool, owner, held, len(groups))
+        owner, held = _together(pool, owner, held, groups)
     parties = []
     for m, group in enumerate(groups):
         classes = torch.zeros(len(pool.label_names), dtype=torch.bool)
@@ -207,19 +216,48 @@ def owner_of_rows(y: Tensor, groups: Sequence[Sequence[int]], sizes: Tensor | No
     return torch.where(positive.any(1), client[order[first]], -1)
 
 
-def _together(pool: Pool, owner: Tensor, held: Tensor | None, clients: int) -> tuple[Tensor, Tensor | None]:
+def _together(
+    pool: Pool, owner: Tensor, held: Tensor | None, groups: Sequence[Sequence[int]]
+) -> tuple[Tensor, Tensor | None]:
     """The owners with all rows of a subject at one client, its validation rows included."""
-    if pool.subject is None or held is None or pool.validation_subject is None:
-        return (owner if pool.subject is None else majority(owner, pool.subject, clients)), held
-    both = majority(torch.cat([owner, held]), torch.cat([pool.subject, pool.validation_subject]), clients)
-    return both[: len(owner)], both[len(owner) :]
+    assert pool.subject is not None
+    yes = (pool.train.y > 0) & pool.train.known
+    placed = cover_classes(yes, pool.subject, owner, groups)
+    if held is None or pool.validation_subject is None:
+        return majority(owner, pool.subject, len(groups), placed), held
+    both = torch.cat([owner, held]), torch.cat([pool.subject, pool.validation_subject])
+    found = majority(*both, len(groups), placed)
+    return found[: len(owner)], found[len(owner) :]
 
 
-def majority(owner: Tensor, subject: Tensor, clients: int) -> Tensor:
-    """All rows of a subject go to the client that owns most of them; rows without a positive still go nowhere."""
+def cover_classes(yes: Tensor, subject: Tensor, owner: Tensor, groups: Sequence[Sequence[int]]) -> dict[int, int]:
+    """{subject: client} of the subjects that give each client a positive row of each of its classes (Sec. 5.1).
+
+    yes (n, C), subject and owner (n,). Classes with positives of the fewest subjects come first. A class that its
+    client lacks gets the free subject with most rows of that client; if none is free, it stays without a positive.
+    """
+    people: list[int] = torch.unique(subject).tolist()
+    has = torch.stack([yes[subject == s].any(0) for s in people])  # (subjects, C)
+    rows = torch.stack([torch.bincount(owner[(subject == s) & (owner >= 0)], minlength=len(groups)) for s in people])
+    client = {c: m for m, group in enumerate(groups) for c in group}
+    placed: dict[int, int] = {}
+    for c in has.sum(0).argsort(stable=True).tolist():
+        with_class = has[:, c].nonzero().flatten().tolist()
+        if any(placed.get(i) == client[c] for i in with_class):
+            continue
+        free = [i for i in with_class if i not in placed]
+        if free:
+            placed[max(free, key=lambda i: (int(rows[i, client[c]]), -i))] = client[c]
+    return {people[i]: m for i, m in placed.items()}
+
+
+def majority(owner: Tensor, subject: Tensor, clients: int, placed: Mapping[int, int] | None = None) -> Tensor:
+    """All rows of a subject go to the client that owns most of them, or where it is placed; rows without a positive
+    still go nowhere."""
     result = owner.clone()
     for s in torch.unique(subject).tolist():
         mine = (subject == s) & (owner >= 0)
         if bool(mine.any()):
-            result[mine] = torch.bincount(owner[mine], minlength=clients).argmax()
+            most = int(torch.bincount(owner[mine], minlength=clients).argmax())
+            result[mine] = (placed or {}).get(s, most)
     return result

@@ -18,4 +18,6 @@ class Partition(Section):
     classes_per_client: int = Field(3, ge=1)
     rows: Literal["shuffle", "subject"] = "shuffle"
     cover: bool = False  # repeat the draw until every class has an owner
+    # classes of some clients by name, client-0 = ["earn", "acq"]; other clients draw until every class has an owner
+    class_sets: dict[str, list[str]] = Field(default_factory=dict)
     seed: int | None = Field(None, ge=0)  # None: the run's seed

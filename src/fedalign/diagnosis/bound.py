@@ -93,10 +93,12 @@ def terms(parties: list[dict[str, Any]], dimension: int, clients: int) -> dict[s
         return round(float(np.mean(known)), 4) if known else None
 
     aligned = any("both" in p for p in parties)
+    mixed = mixed_divergence(parties)
     n, star = float(np.mean([p["n"] for p in parties])), float(np.mean([p["n_star"] for p in parties]))
     smallest = {"n": min(p["n"] for p in parties), "n_star": min(p["n_star"] for p in parties)}
     rows = {"before": ("risk_before", "labelled", n), "after": ("risk_after", "both", star)}
     found: dict[str, Any] = {"smallest": smallest, "alpha": term("alpha"), "noise": term("noise")}
+    found["mixed_divergence"] = mixed
     for name, (risk, key, samples) in rows.items():
         if name == "after" and not aligned:
             continue
@@ -108,16 +110,22 @@ def terms(parties: list[dict[str, Any]], dimension: int, clients: int) -> dict[s
             "samples": None if counted is None else round(counted, 4),
             "n": round(samples, 1),
         }
-        summands = [parts[k] for k in ("risk", "divergence", "lambda", "samples")]
+        if name == "after":
+            parts["mixed"] = mixed  # the corollary bounds the divergence of the mixture by that of its parts
+        summands = [parts[k] for k in ("risk", "mixed" if "mixed" in parts else "divergence", "lambda", "samples")]
         parts["sum"] = None if any(t is None for t in summands) else round(sum(t for t in summands if t is not None), 4)
         found[name] = parts
+    return found
+
+
+def mixed_divergence(parties: list[dict[str, Any]]) -> float | None:
+    """Returns the corollary's alpha d + (1 - alpha) d', the mean over the parties for which both are known."""
     mixed = [
         p["alpha"] * p["labelled"]["distance"] + (1 - p["alpha"]) * p["pseudo"]["distance"]
         for p in parties
         if p.get("labelled") and p.get("pseudo")
     ]
-    found["mixed_divergence"] = round(float(np.mean(mixed)), 4) if mixed else None
-    return found
+    return round(float(np.mean(mixed)), 4) if mixed else None
 
 
 def conclusion(parties: list[dict[str, Any]], seed: int) -> str:

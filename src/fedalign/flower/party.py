@@ -14,7 +14,6 @@ import torch
 
 import fedalign
 from fedalign import config as configs
-from fedalign import registry
 from fedalign.config import Config
 from fedalign.data import cache
 from fedalign.data.cache import Prepared
@@ -176,11 +175,11 @@ def answer(kind: str, content: RecordDict, text: str, node: Mapping[str, Any]) -
 def built(text: str, agreed_text: str) -> tuple[Algorithm, ModelPair]:
     """Algorithm and model from the configuration. Class vectors come with the weights, so no label file is needed."""
     config = configs.sections(tomllib.loads(text))
-    algorithm = registry.build("algorithms", config.algorithm.name, config.algorithm.options)
+    algorithm = experiment.algorithm_of(config)
     agreed = Agreement.model_validate_json(agreed_text)
     nobody: list[Party] = []
     data = Federation(agreed.task, agreed.label_names, nobody, agreed.inputs)
-    config = experiment.with_feature_map(config, agreed.inputs)
+    config = experiment.with_feature_map(config, agreed.inputs, len(agreed.label_names))
     blank = config.model_copy(update={"labels": config.labels.model_copy(update={"source": "random", "file": ""})})
     return algorithm, ModelPair(experiment.model(blank, data, algorithm.head))
 

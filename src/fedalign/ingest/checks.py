@@ -10,6 +10,7 @@ import numpy as np
 
 from fedalign.errors import UserError, printable
 from fedalign.ingest.holding import Holding
+from fedalign.ingest.identifiers import identifier_reason
 from fedalign.ingest.reading import Reading
 from fedalign.ingest.records import Records
 from fedalign.ingest.validation_report import Findings, PartySummary, listed
@@ -89,6 +90,32 @@ def check_rows(holding: Holding, reading: Reading, findings: Findings) -> None:
     gaps = _gaps(records)
     for column, share in gaps[:5]:
         findings.note(f"{records.file}, column {printable(column)}: {share:.0%} of the numbers are missing")
+
+
+def check_identifiers(holdings: Sequence[Holding], reading: Reading, findings: Findings) -> None:
+    """Reports columns of the input that identify a row, a person or a party."""
+    tables = [h.records for h in holdings if h.records.columns and isinstance(h.records.x, np.ndarray)]
+    if reading.input.name() != "features" or len(tables) < len(holdings) or not holdings:
+        return
+    labels = [_class_of_row(records) for records in tables] if reading.style == "label" else None
+    for name in tables[0].columns:
+        if all(name in records.columns for records in tables):
+            numbers = [records.x[:, records.columns.index(name)] for records in tables]  # type: ignore[index]
+            reason = identifier_reason(name, numbers, labels)
+            if reason is not None:
+                findings.note(
+                    f"column {printable(name)} is used as input but looks like an identifier ({reason}); if it is one, "
+                    "leave it out of dataset.features"
+                )
+
+
+def _class_of_row(records: Records) -> list[str]:
+    labels = records.labels
+    assert labels is not None
+    names = np.array([*labels.names, ""], dtype=object)
+    return (
+        names[np.where(labels.yes.any(1), labels.yes.argmax(1), -1)].tolist() if labels.names else [""] * len(records)
+    )
 
 
 def _gaps(records: Records) -> list[tuple[str, float]]:

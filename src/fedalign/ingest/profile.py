@@ -18,6 +18,12 @@ SEPARATORS = (";", "|")
 LIST = re.compile(r"\s*\[\s*[-\d\[]")  # the beginning of a list of numbers
 
 
+def first_texts(table: Table, column: str) -> list[str]:
+    """The cells of a column in the rows that a profile is made of, as text."""
+    batches = itertools.islice(table.batches([column], lambda problem: None), BATCHES)
+    return [text for batch in batches for text in batch.text(column)]
+
+
 def profile_file(table: Table) -> FileProfile:
     """The profiles of a file's columns; arrays of series are listed with the names of their channels."""
     columns = [column for column in table.columns if column not in table.channels]
@@ -46,6 +52,9 @@ def _profile(batches: Sequence[Batch], column: str) -> ColumnProfile:
         names=False,
         series=False,
         steady=len(different) > 1 and changes + 1 == len(different) and len(texts) >= 3 * len(different),
+        numbers=np.concatenate([batch.numbers(column) for batch in batches])
+        if any(numeric) and all(one is not False for one in numeric)
+        else None,
     )
 
 

@@ -8,9 +8,16 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from fedalign.errors import printable
 
-IDENTIFIER = re.compile(r"(id|index|row|nr|no|number|uuid|key|unnamed.*|.*[_ ]id)", re.I)
+IDENTIFIER = re.compile(
+    r"(?i:id|index|row|nr|no|number|u?uid|guid|key|unnamed.*|.*[_ .-](id|nr|uuid|number)|"
+    r"(subject|participant|patient|person|volunteer|user|client|party|record|serial)"
+    r"([_ .-]?(id|nr|no|num|number|code))?)"
+    r"|.*[a-z](Id|ID)"
+)
 DOCUMENT = 3  # words per cell, on average, from which a column holds documents
 LISTED = 12  # names that a message lists
 
@@ -28,6 +35,7 @@ class ColumnProfile:
     names: bool  # lists of text
     series: bool  # lists of numbers
     steady: bool  # each value fills several consecutive rows and does not return later
+    numbers: np.ndarray | None = field(default=None, compare=False, repr=False)  # (n,) of a column of numbers
 
 
 @dataclass(frozen=True)
@@ -53,6 +61,7 @@ class FilesProfile:
 
     files: Sequence[FileProfile]
     taken: frozenset[str]  # columns with labels or the party's name
+    identifiers: Mapping[str, str] = field(default_factory=dict)  # columns of numbers that are none, and why
 
     @cached_property
     def arrays(self) -> list[Mapping[str, tuple[str, ...]]]:
@@ -75,8 +84,12 @@ class FilesProfile:
 
     @cached_property
     def numeric(self) -> list[str]:
-        """Columns of measurements: numbers, and by their name no identifiers."""
-        return [c for c in self.shared if self.holds_numbers(c) and not IDENTIFIER.fullmatch(c)]
+        """Columns of measurements: numbers, and no identifiers."""
+        return [
+            c
+            for c in self.shared
+            if self.holds_numbers(c) and not IDENTIFIER.fullmatch(c) and c not in self.identifiers
+        ]
 
     def all(self, column: str) -> list[ColumnProfile]:
         """The column in each plain file."""
@@ -92,7 +105,9 @@ class FilesProfile:
         return bool(filled) and all(found.numeric for found in filled)
 
     def remark(self, column: str) -> str:
-        """` (text in b.csv)` for a column that holds numbers in other files, else ''."""
+        """` (text in b.csv)` for a column that holds numbers in other files, the reason for an identifier, else ''."""
+        if column in self.identifiers:
+            return f" ({self.identifiers[column]})"
         text = [one.file for one in self.plain if one.columns[column].texts and not one.columns[column].numeric]
         return f" (text in {listed(text)})" if text and any(found.numeric for found in self.all(column)) else ""
 

@@ -66,6 +66,8 @@ class Series(ScaledNumbers):
         channels = [column for column in files.numeric if column not in steps.values()]
         if "id" in steps and channels and not files.documents:
             why = {"id": "stays the same over several rows, which are the steps of one recording"}
+            left = [column for column in files.identifiers if column not in steps.values()]
+            why |= {"series": f"left out: {files.listed(left)}"} if left else {}
             return Guess({"series": channels, **steps}, why)
         return None
 

@@ -16,6 +16,7 @@ from pydantic import Field
 
 from fedalign.errors import UserError
 from fedalign.inputs import words
+from fedalign.inputs.frames import frame_columns, is_missing
 from fedalign.inputs.input_kind import InputKind, Reader
 from fedalign.inputs.padding import padded
 from fedalign.inputs.profile import FilesProfile, Guess
@@ -181,6 +182,13 @@ class Text(InputKind):
         return Sequences(torch.tensor(flat, dtype=torch.int32), torch.tensor(offsets))
 
     def prepare(self, rows: Any) -> Sequences:
+        if len(frame_columns(rows)) == 1:
+            rows = rows.to_numpy()[:, 0].tolist()
+        if not isinstance(rows, str) and not hasattr(rows, "columns"):
+            rows = list(rows)
+            empty = next((place for place, row in enumerate(rows) if is_missing(row)), None)
+            if empty is not None:
+                raise UserError(f"row {empty} holds no text; fill it in, or leave the row out")
         # iterating over a data frame gives its columns, or their names
         if isinstance(rows, str) or hasattr(rows, "columns") or not all(isinstance(row, str) for row in rows):
             raise UserError("this model reads texts: give a list of strings, or one column of a data frame")

@@ -32,8 +32,10 @@ class Algorithm:
     own_thresholds: ClassVar[bool] = False  # in multi-label it decides at `thresholds`, and parties count hits there
     one_way: ClassVar[tuple[str, ...]] = ()  # arrays of the server's `extra` that a client receives and never sends
 
-    weighting: Literal["equal", "examples"] = "equal"
+    # equal: clients with a label count the same; all: also those without; examples: by number of labelled rows
+    weighting: Literal["equal", "all", "examples"] = "equal"
     average_over_owners: bool = False  # average a class vector over the clients that annotate the class
+    base: Literal["none", "analytic"] = "none"  # analytic: train on top of the analytic solution (docs/analytic.md)
     complement: bool = False  # learn from single-label rows known to lie outside the client's classes
     clip_updates: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 10.0  # times the median change; 0: off
     robust: Rule = "off"  # how updates are voted on; auto: only those that most clients contradict are replaced
@@ -57,6 +59,10 @@ class Algorithm:
     def finished(self, server: Server) -> bool:
         """Whether no further round is needed, whatever the configured number of rounds."""
         return False
+
+    def worth_scoring(self, server: Server) -> bool:
+        """Whether the weights are a model yet."""
+        return not self.fixed_features or self.finished(server)
 
     def thresholds(self, server: Server) -> Tensor | None:
         """(C,) the probabilities at which the method decides in multi-label; None: 0.5."""
@@ -96,6 +102,10 @@ class Algorithm:
     def prepare(self, visit: Visit) -> Examples:
         """What the client trains on this round."""
         return visit.data
+
+    def prepares_again(self, epoch: int) -> bool:
+        """Whether `prepare` is called again before this epoch, counted from 0, with the model trained so far."""
+        return False
 
     def rows_with_loss(self, visit: Visit) -> Tensor:
         """(n,) True on the rows that `objective` needs to see."""
@@ -145,7 +155,8 @@ class Algorithm:
 
     def aggregate(self, server: Server, updates: Sequence[Update]) -> Server:
         """The server's next state, from the updates of the chosen clients in client order."""
-        updates = [update for update in updates if update.num_examples]  # a client without labels changes nothing
+        if self.weighting != "all":
+            updates = [update for update in updates if update.num_examples]  # a client without labels changes nothing
         if not updates:
             return server
         votes = client_votes(updates, self.weighting)  # (clients,)

@@ -80,20 +80,19 @@ def train_client(
 def run_epochs(algorithm: Algorithm, visit: Visit) -> tuple[Update, Arrays]:
     """The training loop: epochs of batches, each phase of weights in turn."""
     model, config, callback = visit.model, visit.config, visit.callback or TrainingCallback()
-    data = algorithm.prepare(visit)
+    received = visit
+    data, visit, needed = prepared(algorithm, received)
     callback.on_data(data)
-    if model.task == "multi" and config.balanced:
-        weight = losses.balanced_weights(data.y, data.known)
-        data = replace(data, weight=weight if data.weight is None else weight * data.weight)
-    visit = visit.with_data(data)
-    needed = algorithm.rows_with_loss(visit)
     phases = [phase for phase in algorithm.phases(model) if phase]  # all of an encoder may be frozen
     optimizers = [make_optimizer(model, phase, config) for phase in phases]
     names = {parameter: name for name, parameter in model.named_parameters()}
     if config.keep_optimizer:
         for optimizer in optimizers:
             restore(optimizer, names, visit.optimizer_state)
-    for _ in range(config.epochs):
+    for epoch in range(config.epochs):
+        if algorithm.prepares_again(epoch):
+            data, again, needed = prepared(algorithm, received)
+            visit.data = again.data
         for rows in batches(len(data), config.batch_size, visit.noise):
             batch = data.take(rows[needed[rows]], drawn=len(rows))
             for phase, optimizer in zip(phases, optimizers, strict=True):
@@ -108,6 +107,22 @@ def run_epochs(algorithm: Algorithm, visit: Visit) -> tuple[Update, Arrays]:
     if config.keep_optimizer:
         kept = kept | {k: v for optimizer in optimizers for k, v in stored(optimizer, names).items()}
     return update, kept
+
+
+def prepared(algorithm: Algorithm, visit: Visit) -> tuple[Examples, Visit, Tensor]:
+    """(the rows of this round with their weights, the visit with them, (n,) which of them have a loss)."""
+    data, config = algorithm.prepare(visit), visit.config
+    if visit.model.task == "multi":
+        if config.balanced:
+            data = reweighted(data, losses.balanced_weights(data.y, data.known))
+        if config.over_classes == "sum":  # the loss divides by the number of classes
+            data = reweighted(data, torch.full_like(data.y, data.y.shape[1]))
+    visit = visit.with_data(data)
+    return data, visit, algorithm.rows_with_loss(visit)
+
+
+def reweighted(data: Examples, weight: Tensor) -> Examples:
+    return replace(data, weight=weight if data.weight is None else weight * data.weight)
 
 
 def labelled_rows(data: Examples, task: Task) -> int:

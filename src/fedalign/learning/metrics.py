@@ -57,6 +57,13 @@ class Scores:
     class_f1: Tensor  # (C,) NaN for a class that neither occurs nor is predicted
     counts: Tensor  # (C, 4)
 
+    @property
+    def macro_accuracy(self) -> float:
+        """The share of right yes-or-no decisions about each class, then the mean over classes (Sec. 5.3)."""
+        tp, _, _, tn = self.counts.double().unbind(1)
+        known = self.counts.sum(1)
+        return float(_mean(((tp + tn) / known.clamp(min=1))[known > 0]))
+
 
 def scores(counts: Tensor, task: Task) -> Scores:
     """Single-label: mean F1 over classes in truth or prediction, share of right rows, mean recall over true classes.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedalign.types import Examples
+from fedalign.types import Examples, Task
 
 Similarity = Literal["cosine", "dot"]
 
@@ -67,9 +67,51 @@ def pseudo_labels_multi(
     return torch.where(yes, torch.ones_like(y), y), known | yes | no
 
 
-def two_terms(data: Examples, aligned: Examples, weight: float) -> Examples:
-    """Weights that turn the mean over all rows into L + weight * L', L' being the mean over D', all rows that have a
-    pseudo label, a yes or a no (Eq. 9 and 10)."""
-    added = aligned.known & ~data.known  # (n, C)
-    rows = added.any(1).sum().clamp(min=1)
-    return replace(aligned, weight=torch.where(added, weight * len(data) / rows, 1.0))
+@dataclass(frozen=True)
+class Thresholds:
+    """Percentiles of similarity above which a row is a 'yes' and below which it is a 'no', and a clamp of both."""
+
+    near: float
+    far: float
+    clamp: float | None
+
+
+def thresholds(task: Task, near: float | None, far: float | None, of_distance: bool, clamp: float | None) -> Thresholds:
+    """None: the published values of the task. of_distance: `far` is a percentile of distances, as in the paper."""
+    near = near if near is not None else (99.0 if task == "single" else 99.9)
+    far = far if far is not None else (50.0 if task == "single" else 99.9)
+    return Thresholds(near, 100 - far if of_distance else far, clamp)
+
+
+def aligned(
+    data: Examples, near_anchor: Tensor, task: Task, at: Thresholds, trusted: Tensor, weight: float | None
+) -> Examples:
+    """The rows with pseudo labels. weight: that of L', their own mean; None: they are merged into the mean of L."""
+    if task == "single":
+        y, known = pseudo_labels_single(near_anchor, data.y, data.known, data.classes, at.near, at.far)
+    else:
+        view = (near_anchor, data.y, data.known, data.classes)
+        y, known = pseudo_labels_multi(*view, at.near, at.far, at.clamp, trusted)
+    merged = replace(data, y=y, known=known)
+    if weight is None:
+        return merged
+    rows = alignment_rows(near_anchor, known & ~data.known, data.classes, at.far)
+    return two_terms(data, merged, weight, rows)
+
+
+def alignment_rows(near_anchor: Tensor, added: Tensor, own: Tensor, far: float) -> Tensor:
+    """(n,) the rows of D' (Eq. 9): with an added label (n, C), or beyond the second threshold of an unaware class.
+
+    A single-label row of one of the client's own classes has no unknown label, so a 'no' adds nothing to its loss, but
+    Eq. 9 does not exclude it from the rows over which L' is a mean.
+    """
+    beyond = ~own & (near_anchor.double() < percentile(near_anchor, far))
+    return (added | beyond).any(1)
+
+
+def two_terms(data: Examples, merged: Examples, weight: float, rows: Tensor | None = None) -> Examples:
+    """Weights that turn the mean over all rows into L + weight * L', L' being the mean over D' (Eq. 9 and 10). `rows`
+    (n,) are the rows of D'; None: all rows that have a pseudo label, a yes or a no."""
+    added = merged.known & ~data.known  # (n, C)
+    count = (added.any(1) if rows is None else rows).sum().clamp(min=1)
+    return replace(merged, weight=torch.where(added, weight * len(data) / count, 1.0))

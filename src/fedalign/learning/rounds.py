@@ -106,12 +106,12 @@ def rounds(plan: Plan, engine: Engine, server: Server, done: int = 0) -> Iterato
         missed = missed + 1 if len(replies) < config.min_clients else 0
         if not missed:
             updates = [replace(update, client=reply.client) for reply, update in replies]
-            before = server
-            if algorithm.clip_updates:
+            before, trained = server, any(update.weights for update in updates)
+            if algorithm.clip_updates and trained:
                 updates = clipped(server, updates, algorithm.clip_updates)
             guarded = defended(server, updates, algorithm.robust)
             server = algorithm.server_step(plan.model, server, guarded.updates)
-            if algorithm.clip_updates:
+            if algorithm.clip_updates and trained:
                 server = with_limits(server, before, guarded.updates)
             server = replace(server, state={**server.state, **guarded.state})
             suspected = guarded.suspected | algorithm.suspects(server, federation.label_names)
@@ -123,12 +123,14 @@ def rounds(plan: Plan, engine: Engine, server: Server, done: int = 0) -> Iterato
             record["suspected"] = {federation.parties[m].name: reason for m, reason in sorted(suspected.items())}
         record |= traffic(sent * len(chosen), replies)
         scores = None
-        due = not algorithm.fixed_features or algorithm.finished(server) or number == last
+        due = algorithm.worth_scoring(server) or number == last
         tested = engine.score(server.weights, algorithm.thresholds(server)) if due else None
         if tested is not None:
             scores = metrics.scores(tested, federation.task)
             record |= describe(scores)
-        if algorithm.needs_class_f1(federation.task):
+            if config.profile == "paper":
+                record["macro_accuracy"] = round(scores.macro_accuracy, 6)
+        if due and algorithm.needs_class_f1(federation.task):
             counts = engine.validate(server.weights)
             if counts is not None:  # NaN for a class on which nobody has reported
                 class_f1 = torch.where(counts.sum(1) > 0, metrics.f1(counts), torch.nan)

@@ -20,4 +20,5 @@ class Training(Section):
     momentum: float = Field(0.0, ge=0, lt=1)  # of sgd
     keep_optimizer: bool = True  # a client keeps its optimizer state between rounds
     balanced: bool = True  # multi-label: the yes and the no entries of a class have equal total weight
+    over_classes: Literal["mean", "sum"] = "mean"  # multi-label: of the losses of a row's classes; sum: Eq. 2
     clip: float | None = Field(None, gt=0)  # limit of the gradient's norm

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from fedalign.errors import UnknownFormatError, UserError
 from fedalign.learning.client_state import ClientStates, second_copy
 from fedalign.runs.round_log import NAME as METRICS
 from fedalign.runs.round_log import Mark
+from fedalign.system.cores import cores
 from fedalign.system.files import write_atomically
 from fedalign.types import Arrays, Server, size_of
 
@@ -73,7 +75,9 @@ class Checkpoints:
             "clients": {str(m): [states.paths[m], states.digests[m]] for m in sorted(states.paths)},
         }
         if large:
-            state["state"] = {name: self._write_once(name, value, number) for name, value in large.items()}
+            with ThreadPoolExecutor(cores()) as pool:  # hashing takes as long as writing, and neither holds the lock
+                written = pool.map(self._write_once, large, large.values(), [number] * len(large))
+                state["state"] = dict(zip(large, written, strict=True))
         if metrics is not None:
             state["metrics"] = list(metrics)
         newest = self.folder / STATE

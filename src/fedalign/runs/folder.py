@@ -220,7 +220,8 @@ class RunFolder:
 
 def _ends_by_itself(config: Config) -> bool:
     """Whether the method decides how many rounds it takes."""
-    return bool(getattr(registry.find("algorithms", config.algorithm.name), "fixed_features", False))
+    method = registry.build("algorithms", config.algorithm.name, config.algorithm.options)
+    return bool(method.fixed_features or method.base != "none")
 
 
 def _differences(ours: Any, theirs: Any, path: str = "") -> Iterator[str]:

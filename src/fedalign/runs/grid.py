@@ -57,6 +57,7 @@ class Row:
     scores: dict[str, list[float]]  # of the last round
     tail: dict[str, list[float]]  # of the mean of the last rounds
     traffic: dict[str, float]
+    tail_rounds: int = 0  # rounds in that mean: ten, or as many as there were
 
     def mean(self, measure: str) -> float:
         return statistics.fmean(self.scores[measure])
@@ -109,6 +110,8 @@ def grid(
             if kind.fixed_features:  # it sends no weights
                 known = [key for key in known if key != "clip_updates"]
             meant = {key: value for key, value in shared.items() if key in known and key not in algorithm}
+            if kind.fixed_features and "clip_updates" not in options:
+                meant.pop("clip_updates", None)  # for methods that send weights
             unused -= meant.keys()
             if algorithm["name"] == base.algorithm.name:
                 usual = {key: getattr(kind, key) for key in DEFINING if key in stated and key in known}
@@ -260,6 +263,7 @@ def _row(name: str, rate: float | None, runs: list[tuple[Cell, dict[str, Any]]])
         {key: [100 * r["last"][key] for r in results] for key in MEASURES},
         {key: [100 * r["mean_of_last"][key] for r in results] for key in MEASURES},
         results[0].get("traffic", {}),
+        min(int(r["mean_of_last"].get("rounds", 0)) for r in results),
     )
 
 

@@ -96,7 +96,8 @@ def summary(prepared: Plan, records: list[dict[str, Any]]) -> dict[str, Any]:
     }
     if "f1" in last:
         tail = [r for r in records if "f1" in r][-LAST:]
-        found["last"] = {key: last[key] for key in ("f1", "accuracy", "balanced_accuracy")}
+        measured = ("f1", "accuracy", "balanced_accuracy", "macro_accuracy")
+        found["last"] = {key: last[key] for key in measured if key in last}
         found["mean_of_last"] = {
             "rounds": len(tail),
             **{key: sum(r[key] for r in tail) / len(tail) for key in ("f1", "accuracy", "balanced_accuracy")},

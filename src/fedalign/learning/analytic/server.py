@@ -43,6 +43,7 @@ from fedalign.types import Arrays, ArraySpec, ReplySpec, Server, Update
 __all__ = [
     "Options",
     "awaited",
+    "finished",
     "held",
     "participants",
     "reply_spec",
@@ -81,6 +82,11 @@ def participants(server: Server) -> list[int]:
 def awaited(server: Server) -> list[int]:
     """The clients that have not left and whose sums are not there yet."""
     return sorted(set(participants(server)) - set(held(server)))
+
+
+def finished(server: Server) -> bool:
+    """Whether nothing is left to ask and every client's sums are there."""
+    return stage_of(server) is Stage.DONE and not awaited(server)
 
 
 def thresholds(server: Server) -> torch.Tensor | None:
