@@ -50,6 +50,8 @@ def test_centred_clipping_by_hand() -> None:
 def test_who_points_elsewhere() -> None:
     values = torch.tensor([[1.0, 0.1], [1.0, -0.1], [0.9, 0.0], [-1.0, 0.0]])
     assert robust.points_elsewhere(robust.agreement(values)).tolist() == [False, False, False, True]
+    together = torch.cat([torch.eye(6) + 0.3, -torch.ones(2, 6)])  # two that act together against six that differ
+    assert robust.points_elsewhere(robust.agreement(together)).tolist() == [False] * 6 + [True] * 2
     apart = torch.eye(4)  # clients that have nothing in common are not hostile
     assert not bool(robust.points_elsewhere(robust.agreement(apart)).any())
     assert not bool(robust.points_elsewhere(torch.tensor([1.0, -1.0])).any())  # two have no majority

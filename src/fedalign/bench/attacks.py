@@ -7,7 +7,7 @@ may look at the updates of the honest clients of the round, which is more than a
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -158,9 +158,9 @@ class AttackedEngine:
     engine: LocalEngine
     attack: OnModel | None
     attackers: frozenset[int]
-    on_visit: Callable[[int], None] = field(default=lambda client: None)
 
     def __post_init__(self) -> None:
+        self.on_visit: Callable[[int], None] = lambda client: None
         self.commit, self.score, self.validate = self.engine.commit, self.engine.score, self.engine.validate
 
     def train(self, server: Server, round_number: int, chosen: Sequence[int]) -> list[Reply]:

@@ -122,8 +122,8 @@ def algorithm_of(config: Config) -> Algorithm:
         raise UserError(f"algorithm.base is for methods that train; {config.algorithm.name} is the base itself")
     asked = {} if found.robust == "off" else {"robust": "auto"}  # sums are compared, whatever rule updates are voted by
     first: Algorithm = registry.build("algorithms", found.base, asked)
-    options = {"clip_updates": found.clip_updates, "robust": found.robust}
-    return OnBase(first=first, then=found, rounds=config.rounds, **options)
+    clip, robust = found.clip_updates, found.robust
+    return OnBase(first=first, then=found, rounds=config.rounds, clip_updates=clip, robust=robust)
 
 
 def with_feature_map(config: Config, inputs: InputKind, classes: int) -> Config:

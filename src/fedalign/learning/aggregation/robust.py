@@ -13,6 +13,7 @@ STEPS = 32  # of Weiszfeld's iteration; the error halves in one or two of them
 CLIPPING_STEPS = 3  # of centred clipping, as its authors use
 AGREES = 0.5  # part of the usual agreement that a client's must have, reversed, to be suspected
 CLEAR = 0.1  # the smallest cosine, reversed, that says something
+SAME = 0.9  # the cosine from which two changes say the same
 TINY = 1e-12
 
 
@@ -78,16 +79,22 @@ def centred_clip(values: Tensor, center: Tensor, radius: float | None = None) ->
 def agreement(values: Tensor) -> Tensor:
     """(clients,) the cosine of each client's change with the mean direction of the others.
 
-    Those who point elsewhere are not asked: the cosines are computed a second time without them.
+    Those who point elsewhere are not asked: the cosines are computed a second time without them. Where most do not
+    agree, clients that say the same share one vote, since a few that act together outweigh many that differ.
     """
     flat = values.reshape(len(values), -1).double()
     unit = flat / flat.norm(dim=1, keepdim=True).clamp(min=TINY)
-    first = _cosines(unit, torch.ones(len(unit), dtype=torch.bool))
-    return _cosines(unit, ~points_elsewhere(first))
+    votes = torch.ones(len(unit), dtype=torch.float64)
+    found = _cosines(unit, votes)
+    if len(found) >= 3 and float(found.median()) < CLEAR / 2:
+        votes = 1 / ((unit @ unit.T) > SAME).sum(1).clamp(min=1)
+        found = _cosines(unit, votes)
+    return _cosines(unit, votes * ~points_elsewhere(found))
 
 
-def _cosines(unit: Tensor, asked: Tensor) -> Tensor:
-    others = unit[asked].sum(0, keepdim=True) - unit * asked[:, None]
+def _cosines(unit: Tensor, votes: Tensor) -> Tensor:
+    weighted = unit * votes[:, None]
+    others = weighted.sum(0, keepdim=True) - weighted
     return (unit * others).sum(1) / others.norm(dim=1).clamp(min=TINY)
 
 
