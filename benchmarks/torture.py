@@ -16,6 +16,7 @@ import random
 import resource
 import shutil
 import signal
+import sys
 import tempfile
 import time
 import traceback
@@ -252,8 +253,42 @@ class Torture:
             passed += self.resumed(out)
         return passed, len(self.trials(5)), f"{ended} had enough, the others resumed"
 
+    def server(self) -> tuple[int, int, str]:
+        """A deployment of three parties over a loopback grid: server and parties are killed at a random moment."""
+        sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+        from fedalign.flower import transport
+        from helpers.deployed import Server, clinics, settings
 
-CASES = ("kills", "saves", "flips", "disk", "writers", "clock", "memory")
+        transport.PAUSE = 0.0
+        config = settings(rounds=4)
+
+        def serve(folder: Path) -> Callable[[], None]:
+            def work() -> None:
+                begun = (folder / "run" / "parties.json").exists()
+                if not begun:
+                    shutil.rmtree(folder, ignore_errors=True)
+                Server(folder, config, clinics(folder)).run(resume=begun)
+
+            return work
+
+        began = time.monotonic()
+        assert wait(child(serve(self.folder / "served"))) == GOOD
+        seconds, whole = time.monotonic() - began, outcome(self.folder / "served" / "run")
+        passed, late = 0, 0
+        for trial in self.trials(10):
+            folder, killed = self.folder / f"server{trial}", False
+            while not killed:
+                shutil.rmtree(folder, ignore_errors=True)
+                process = child(serve(folder))
+                time.sleep(self.random.random() * seconds)
+                os.kill(process, signal.SIGKILL)
+                killed = wait(process) == -signal.SIGKILL
+                late += not killed
+            passed += wait(child(serve(folder))) == GOOD and outcome(folder / "run") == whole
+        return passed, len(self.trials(10)), f"{late} more had ended before the kill and are not counted"
+
+
+CASES = ("kills", "saves", "flips", "disk", "writers", "clock", "memory", "server")
 
 
 def main() -> None:
