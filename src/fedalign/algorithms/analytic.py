@@ -31,11 +31,13 @@ class Analytic(Algorithm):
     omega: Annotated[float, Field(ge=0, le=1)] | None = None  # weight of unknown entries, multi-label; None: chosen
 
     def options(self, task: Task) -> server.Options:
-        return server.Options(task, self.refinements, self.likelihood, self.penalty, self.omega)
+        return server.Options(task, self.refinements, self.likelihood, self.penalty, self.omega, self.robust != "off")
 
     def start(self, model: DualEncoder, num_clients: int) -> Server:
         if self.clip_updates:
             raise UserError("algorithm.clip_updates is for methods that send weights; analytic sends sums")
+        if self.robust not in ("off", "auto"):
+            raise UserError("algorithm.robust of analytic is 'off' or 'auto': sums are compared, not voted on")
         return server.start(model, num_clients)
 
     def participants(self, state: Server) -> list[int] | None:
@@ -62,6 +64,9 @@ class Analytic(Algorithm):
 
     def reject(self, update: Update) -> Rejection | None:
         return summary.rejection(update)
+
+    def suspects(self, state: Server, label_names: Sequence[str]) -> dict[int, str]:
+        return summary.suspects(state, label_names)
 
     def thresholds(self, state: Server) -> Tensor | None:
         return server.thresholds(state)

@@ -25,7 +25,7 @@ from fedalign.types import Federation
 
 MEASURES = ("f1", "accuracy")
 OPTION = "algorithm."
-FOR_ALL = ("weighting", "clip_updates")  # options of the file's algorithm that apply to every method
+FOR_ALL = ("weighting", "clip_updates", "robust")  # options of the file's algorithm that apply to every method
 DEFINING = (
     "average_over_owners",
     "complement",
@@ -108,6 +108,8 @@ def grid(
             algorithm = chosen.settings["algorithm"]
             kind = find("algorithms", algorithm["name"])
             known = option_names(kind)
+            if kind.fixed_features:  # it sends no weights
+                known = [key for key in known if key != "clip_updates"]
             meant = {key: value for key, value in shared.items() if key in known and key not in algorithm}
             if kind.fixed_features and "clip_updates" not in options:
                 meant.pop("clip_updates", None)  # for methods that send weights
