@@ -11,7 +11,6 @@ import torch
 from fedalign import config as configs
 from fedalign.data import partition
 from fedalign.data.statistics import partition_statistics
-from fedalign.inputs import Text
 from fedalign.paper import published
 from fedalign.paper.printed import PrintedTable
 from fedalign.paper.settings import PaperSetting
@@ -75,8 +74,9 @@ def appendix(pool: Pool) -> dict[str, float]:
     parts = [part for part in (pool.train, pool.validation, pool.test) if part is not None]
     found: dict[str, float] = {}
     first = parts[0].x
-    if isinstance(pool.inputs, Text):
-        found["vocabulary"] = len(pool.inputs.vocabulary) + 1
+    vocabulary = getattr(pool.inputs, "vocabulary", None)
+    if vocabulary:
+        found["vocabulary"] = len(vocabulary) + 1
     else:
         found["features"] = (first.values if isinstance(first, Sequences) else first).shape[1]
     if isinstance(first, Sequences):

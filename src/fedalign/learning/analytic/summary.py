@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from fedalign.errors import UserError
 from fedalign.learning.analytic.client import Stage
 from fedalign.learning.analytic.server import reply_spec
 from fedalign.learning.analytic.state import SUMS, Options, doubted, held, stage_of
@@ -17,6 +18,14 @@ from fedalign.learning.replies import Reason, Rejection
 from fedalign.types import Examples, ReplySpec, Server, Update
 
 NUMBERS = ("penalty", "omega", "temperature", "refinements", "first_loss", "last_loss", "first_error", "last_error")
+
+
+def check_options(clip_updates: float, robust: str) -> None:
+    """Refuses options of methods that send weights."""
+    if clip_updates:
+        raise UserError("algorithm.clip_updates is for methods that send weights; analytic sends sums")
+    if robust not in ("off", "auto"):
+        raise UserError("algorithm.robust of analytic is 'off' or 'auto': sums are compared, not voted on")
 
 
 def reply_specs(server: Server, options: Options, data: Examples | None = None) -> dict[str, ReplySpec]:
