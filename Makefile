@@ -3,6 +3,10 @@
 #   make test    the same environment with the test tools, and the tests
 # Neither installs again while pyproject.toml is unchanged.
 #   make extras  Flower, ONNX and the rest, so that no test is skipped
+#   make docs    the documentation site, in site/; needs no network once its tools are installed
+#   make sbom    sbom.json, a bill of materials (CycloneDX) of what is installed
+#   make fuzz    10,000 malformed files through every reader (FILES=...); make torture  kills, flips and full disks
+#   make test-lowest  the tests with the oldest allowed versions of what the package requires
 #   make test-slow  the tests that take minutes: real Flower processes over TLS, killed and restarted, and the like
 
 PYTHON ?= python3
@@ -11,7 +15,9 @@ ROUNDS ?= 12
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo test test-slow extras lint format clean
+FILES ?= 10000
+
+.PHONY: demo test test-slow test-lowest sbom fuzz torture extras docs lint format clean
 
 demo: $(VENV)/installed
 	$(BIN)/fedalign run r8-8 --set algorithm.name=analytic
@@ -23,6 +29,20 @@ test: $(VENV)/installed-dev
 test-slow: $(VENV)/installed-extras
 	$(BIN)/python -m pytest -m slow -n 0
 
+test-lowest: pyproject.toml
+	test -x $(VENV)-lowest/bin/python || $(PYTHON) -m venv $(VENV)-lowest
+	$(VENV)-lowest/bin/python -m pip --disable-pip-version-check install -e '.[dev]' -c tests/lowest.txt
+	$(VENV)-lowest/bin/python -m pytest
+
+sbom: $(VENV)/installed-extras
+	$(BIN)/python benchmarks/sbom.py --extras all
+
+fuzz: $(VENV)/installed-extras
+	$(BIN)/python benchmarks/fuzz.py --files $(FILES)
+
+torture: $(VENV)/installed
+	$(BIN)/python benchmarks/torture.py
+
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -33,6 +53,9 @@ format: $(VENV)/installed-dev
 	$(BIN)/ruff format .
 
 extras: $(VENV)/installed-extras
+
+docs: $(VENV)/installed-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("fedalign needs Python 3.11 or newer; run make PYTHON=python3.11") if sys.version_info < (3, 11) else None'
@@ -50,5 +73,10 @@ $(VENV)/installed-extras: pyproject.toml
 	$(PIP) install -e '.[dev,all]'
 	touch $@
 
+$(VENV)/installed-docs: pyproject.toml
+	$(MAKE) $(VENV)/installed
+	$(PIP) install -e '.[docs]'
+	touch $@
+
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf site $(VENV) $(VENV)-lowest .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -12,7 +12,6 @@ import re
 import resource
 import statistics
 import time
-import unicodedata
 from collections import Counter
 from collections.abc import Iterator
 from itertools import combinations
@@ -21,7 +20,7 @@ from pathlib import Path
 from fedalign.inputs.words import WORD, fold, stem
 from fedalign.labels.corpus.documents import is_wrapped
 from fedalign.labels.corpus.segments import ABBREVIATIONS
-from fedalign.labels.corpus.tokens import PUNCTUATION
+from fedalign.labels.corpus.tokens import PUNCTUATION, composed
 from fedalign.labels.counts import Rule
 
 STOP = re.compile(r"""[.!?](?=["')\]}*_]{0,3}\s)""")
@@ -47,7 +46,7 @@ def in_ascii(text: str) -> str:
 def sentences(paragraph: str) -> Iterator[str]:
     """Yields sentences. A sentence ends at a stop, optional quotes and a space before a word that is not in lower case,
     but not after an initial or an abbreviation."""
-    paragraph = unicodedata.normalize("NFKC", paragraph)
+    paragraph = composed(paragraph)
     plain = in_ascii(paragraph)
     begin = 0
     for found in STOP.finditer(plain):

@@ -98,7 +98,7 @@ def test_the_printed_configuration_marks_what_the_profile_set_and_reads_back() -
         (["rounds.x=3"], "'rounds' is a value, not a section"),
         (["rounds"], "must look like training.epochs=3"),
         (["algorithm.name=fedalgn"], "unknown algorithm 'fedalgn'; did you mean fedalign?"),
-        (["algorithm.name=zzz"], "unknown algorithm 'zzz'; choose from analytic, fedalign, fedavg"),
+        (["algorithm.name=zzz"], "unknown algorithm 'zzz'; choose from analytic, fedalign, fedalign_plus, fedavg"),
         (["algorithm.nearr=3"], "algorithm fedalign has no option 'nearr'; did you mean near?"),
         (["algorithm.near=101"], "algorithm.near: input should be less than or equal to 100, not 101"),
         (["algorithm.name=./none.py"], "/none.py to take the algorithm from"),

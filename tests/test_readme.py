@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from fedalign.errors import UserError
 from helpers.commands import ROOT
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -50,6 +51,31 @@ def test_the_methods_that_the_guides_show_run(tmp_path: Path, page: str, name: s
     path.write_text(example, encoding="utf-8")
     settings = config.load("synthetic", [f"algorithm.name={path}", "dataset.rows=200", "encoder.dim=16"], rounds=1)
     assert experiment.run(settings, tmp_path / "run")["rounds"] == 1
+
+
+def test_the_data_set_and_the_encoder_that_the_guide_shows_run_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three species that differ in their measurements by six deviations: anything that learns tells them apart."""
+    import numpy as np
+
+    from fedalign import config
+    from fedalign.runs import experiment
+
+    texts = blocks("python", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"))
+    for name in ("dataset", "encoder"):
+        text = next(block for block in texts if f"\n{name} = " in block)
+        (tmp_path / f"shown_{name}.py").write_text(text, encoding="utf-8")
+    monkeypatch.setenv("FEDALIGN_DATA", str(tmp_path))
+    species = np.arange(150) % 3
+    numbers = np.random.default_rng(0).normal(6 * np.eye(3, 4)[species])
+    shown = [f"{name}.name={tmp_path / f'shown_{name}.py'}" for name in ("dataset", "encoder")]
+    chosen = ["labels.source=random", "partition.clients=3", "partition.classes_per_client=2", "engine.workers=1"]
+    settings = config.load("synthetic", [*shown, *chosen, "training.epochs=20"], rounds=3)
+    with pytest.raises(UserError, match=r"there is no flowers.npz in .*; copy it there"):
+        experiment.run(settings, tmp_path / "none")
+    np.savez(tmp_path / "flowers.npz", numbers=numbers, species=np.array(["iris", "lily", "rose"])[species])
+    assert experiment.run(settings, tmp_path / "run")["last"]["accuracy"] > 0.9
 
 
 def test_every_command_of_the_readme_exists() -> None:
@@ -100,3 +126,21 @@ def test_the_notebook_runs() -> None:
     assert done.returncode == 0, done.stderr[-3000:]
     assert re.search(r"round 6/6 █{24}  F1 \d", done.stdout), done.stdout  # the bar, drawn to its end
     assert "eczema" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("text", ["['asthma'", "no labels for", "Evaluation: F1"]),
+        ("series", ["Federation: single-label, series", "F1 by round"]),
+    ],
+)
+def test_the_other_notebooks_run(name: str, shown: list[str]) -> None:
+    pytest.importorskip("nbclient", reason="the test tools are not installed; make test installs them")
+    done = subprocess.run(
+        [sys.executable, "-c", RUN, f"{name}.ipynb"], cwd=ROOT / "examples", capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    for text in shown:
+        assert text in done.stdout, done.stdout

@@ -6,7 +6,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedalign.api import Federation, Progress, train
+    from fedalign.api import FederatedClassifier, Federation, Progress, train
     from fedalign.errors import UserError
     from fedalign.inference.model import Model
     from fedalign.learning.algorithm import Algorithm
@@ -16,6 +16,7 @@ __version__ = version("fedalign")
 __all__ = [
     "Algorithm",
     "Examples",
+    "FederatedClassifier",
     "Federation",
     "Model",
     "Progress",
@@ -28,6 +29,7 @@ __all__ = [
 ]
 
 _PLACES = {
+    "FederatedClassifier": "fedalign.api.classifier",
     "Federation": "fedalign.api",
     "Progress": "fedalign.api",
     "train": "fedalign.api",

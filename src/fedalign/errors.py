@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 SHOWN = 40  # characters of a cell in a message
@@ -24,6 +25,10 @@ class UnknownFormatError(UserError):
 
 class RenamedSettingWarning(FutureWarning):
     """A setting has a new name; the old one is still read. The command line prints it as one line."""
+
+
+class ColumnNamesWarning(UserWarning):
+    """A data frame's columns are taken by position, because the model was trained on rows without column names."""
 
 
 class ProfileWarning(UserWarning):
@@ -50,3 +55,26 @@ def printable(text: str, limit: int = SHOWN) -> str:
 def quoted(value: object) -> str:
     """The value in single quotes, safe to print."""
     return f"'{printable(value if isinstance(value, str) else str(value))}'"
+
+
+@contextmanager
+def parsing(name: str, fix: str, form: str = "") -> Iterator[None]:
+    """Turns whatever a parser raises about a file into one sentence: the file, the reason and the fix.
+
+    Parsers are other people's programs, and a damaged file can make them raise anything: a recursion that is too deep,
+    a number beyond all memory, a panic of compiled code (which is no `Exception`). OSError is left to the caller, since
+    the disk and not the file is its reason.
+    """
+    try:
+        yield
+    except (UserError, OSError, KeyboardInterrupt, SystemExit, GeneratorExit):
+        raise
+    except BaseException as error:
+        if isinstance(error, RecursionError):
+            reason = "it is nested too deeply"
+        elif isinstance(error, MemoryError):
+            reason = "it needs more memory than there is"
+        else:
+            reason = printable(" ".join(str(error).split()) or type(error).__name__, 200)
+        as_form = f" as {form}" if form else ""
+        raise UserError(f"{name} cannot be read{as_form} ({reason}); {fix}") from error

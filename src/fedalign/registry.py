@@ -62,8 +62,9 @@ def find(folder: str, name: str, trust_code: bool = True) -> Any:
     word = PLUGINS[folder]
     if not isinstance(name, str):
         raise UserError(f"{word}.name must be a text, not {name!r:.60}")
-    if name in names(folder):
-        module = importlib.import_module(f"fedalign.{folder}.{name}")
+    file = name.replace("-", "_")  # a file's name cannot have a hyphen; the plugin's name may
+    if file in names(folder):
+        module = importlib.import_module(f"fedalign.{folder}.{file}")
     elif not trust_code:
         raise UserError(f"{word} {name[:200]!a} is a program of its own; look at it, then allow it with --trust-code")
     elif name.endswith(".py"):

@@ -25,6 +25,16 @@ OFF: list[tuple[str, dict[str, Any]]] = [
             "algorithm__average_over_owners": False,
         },
     ),
+    (
+        "fedalign_plus",
+        {
+            "algorithm__base": "none",
+            "algorithm__semantics": "none",
+            "algorithm__average_over_owners": False,
+            "algorithm__complement": False,
+            "algorithm__loss": "balanced",
+        },
+    ),
 ]
 
 

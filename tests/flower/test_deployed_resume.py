@@ -187,14 +187,29 @@ def test_client_state_of_an_unknown_version_is_refused(tmp_path: Path) -> None:
     memory = Memory(tmp_path, "run")
     memory.keep(1, {"x": torch.ones(1)}, 0)
     (path,) = tmp_path.rglob("*.safetensors")
-    path.write_bytes(save({"x": torch.ones(1)}, metadata={"fedalign": "client state 2"}))
-    with pytest.raises(UserError, match="has the format 'client state 2', which this version does not know"):
+    path.write_bytes(save({"x": torch.ones(1)}, metadata={"fedalign": "client state 3"}))
+    with pytest.raises(UserError, match="has the format 'client state 3', which this version does not know"):
         memory.of(1, (), 0)
     path.write_bytes(save({"x": torch.ones(1)}))  # as the first version wrote it
     assert memory.of(1, (), 0)["x"].tolist() == [1.0]
     path.write_bytes(b"damaged")
     with pytest.raises(UserError, match=r"cannot be read .*; remove it to start without client state"):
         memory.of(1, (), 0)
+
+
+def test_no_flipped_bit_of_a_partys_memory_goes_unnoticed(tmp_path: Path) -> None:
+    """A bit of every byte: header, metadata and values."""
+    memory = Memory(tmp_path, "run")
+    memory.keep(1, {"adam:w": torch.arange(6.0).view(2, 3), "steps": torch.tensor([7])}, 0)
+    (path,) = tmp_path.rglob("*.safetensors")
+    whole = path.read_bytes()
+    assert memory.of(1, (), 0)["steps"].tolist() == [7]
+    for place in range(len(whole)):
+        damaged = bytearray(whole)
+        damaged[place] ^= 1 << place % 8
+        path.write_bytes(damaged)
+        with pytest.raises(UserError, match=r"remove (it|the file) to start without client state"):
+            memory.of(1, (), 0)
 
 
 def test_a_roster_of_an_unknown_version_is_refused(tmp_path: Path) -> None:

@@ -188,7 +188,7 @@ def test_labels_are_left_out_where_there_are_none_to_read(tmp_path: Path) -> Non
 MISTAKES: list[tuple[str, dict[str, Any], str]] = [
     ("note,act\na,b\n", {"text": "note"}, "the label is missing; set one of dataset.label"),
     ("note,act\na,b\n", {"text": "note", "label": "act", "labels": "act"}, "the label is given twice"),
-    ("note,act\na,b\n", {"label": "act"}, "the input is missing; set one of dataset.features"),
+    ("note,act\na,b\n", {"label": "act"}, "the input is missing; set one of dataset."),
     (
         "note,act\na,b\n",
         {"label": "act", "text": "note", "series": "note"},

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import random
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -142,3 +145,13 @@ def test_an_alias_table_joins() -> None:
 def test_two_names_of_one_party_must_not_collide() -> None:
     with pytest.raises(UserError, match="two names for 'money fx' after normalising"):
         names.reconcile([["money-fx", "money fx"]])
+
+
+def test_many_long_names_of_the_same_letters_are_compared_in_seconds() -> None:
+    """A party may send 500 of them, and each pair would take a millisecond or two."""
+    letters = random.Random(1)
+    long = ["".join(letters.sample("abcdefghijklmnop" * 15, 240)) for _ in range(names.MANY)]
+    began = time.process_time()
+    names.near_pairs(long)
+    assert time.process_time() - began < 8
+    assert [pair.score for pair in names.near_pairs(["heart attack", "heart atack", "hip"])] == [0.96]

@@ -78,6 +78,9 @@ def test_bytes_that_are_no_text_are_refused() -> None:
         ("Она пришла. Он ушёл. и всё", ["Она пришла", "Он ушёл. и всё"]),
         ("“Stop.” ‘Why?’ Élan.", ["Stop", "Why", "Élan"]),
         ("No end\nof line", ["No end", "of line"]),
+        ("By \u0130\u0301. Lie", ["By Í. Lie"]),  # a Turkish I with an accent is one letter: an initial
+        ("go. \u0130\u0301 lie. q\u0301 no. Q\u0301 yes", ["go", "Í lie. q  no", "Q  yes"]),
+        ("I. J\u030c. Lie", ["I. ǰ. Lie"]),
     ],
 )
 def test_sentences_end_where_a_reader_would_end_them(text: str, expected: list[str]) -> None:
@@ -163,6 +166,8 @@ def worker(kind: Segment, by_stem: bool) -> tuple[Rule, Worker]:
 
 @given(TEXTS, st.sampled_from(["line", "sentence", "paragraph", "document"]), st.booleans(), st.booleans())
 @example("İMr. Lie", "sentence", False, False)  # one word, and no abbreviation
+@example("İ\u0301. Lie", "sentence", False, False)  # one letter, which is an initial
+@example("go. Q\u0301 lie", "sentence", False, False)  # a capital begins a sentence
 @settings(max_examples=1000)
 def test_counts_equal_the_plain_way(text: str, kind: Segment, wrapped: bool, by_stem: bool) -> None:
     rule, counting = worker(kind, by_stem)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedalign.algorithms.fedavg import FedAvg
-from fedalign.learning.aggregation import average_over_owners, clipped, mean
+from fedalign.learning.aggregation import average_over_owners, client_votes, clipped, mean, with_limits
 from fedalign.learning.algorithm import Algorithm
 from fedalign.types import Server, Update
 
@@ -146,3 +146,30 @@ def test_clients_that_did_not_move_are_no_measure() -> None:
     assert [u.weights["a"].tolist() for u in found] == [[0, 0]] * 3 + [[5, 5]]
     assert [u.weights["rows"].flatten().tolist() for u in found] == [[0, 0]] * 3 + [[5, 5]]
     assert all(torch.equal(u.weights["a"], torch.zeros(2)) for u in clipped(server(), still, 1.0))
+
+
+def test_a_limit_remembers_the_rounds_before_it() -> None:
+    """The hostile client alone in a round: the median of earlier rounds holds it back."""
+    known = torch.ones(3, dtype=torch.float64)
+    server = Server({"w": torch.zeros(2)}, 2, (), state={"limits/shared": known})
+    none = torch.zeros(0, dtype=torch.bool)
+    alone = Update({"w": torch.tensor([300.0, 400.0])}, 1, none)  # a norm of 500 where 1 is usual
+    (held,) = clipped(server, [alone], times=10)
+    torch.testing.assert_close(held.weights["w"], torch.tensor([6.0, 8.0]))
+    after = with_limits(server, server, [held])
+    assert after.state["limits/shared"].tolist() == pytest.approx([1, 1, 1, 10])
+    honest = Update({"w": torch.tensor([3.0, 4.0])}, 1, none)  # larger than usual, within the limit: the same bits
+    (kept,) = clipped(server, [honest], times=10)
+    assert torch.equal(kept.weights["w"], honest.weights["w"])
+    for _ in range(9):
+        after = with_limits(after, after, [honest])
+    assert len(after.state["limits/shared"]) == 5
+
+
+def test_a_claim_of_many_rows_counts_for_ten_times_the_median() -> None:
+    none = torch.zeros(0, dtype=torch.bool)
+    rows = [100, 120, 300, 2**40, 0]
+    votes = client_votes([Update({}, n, none) for n in rows], "examples")
+    assert votes.tolist() == [100, 120, 300, 1200, 0]  # the median of those with rows is 120
+    assert client_votes([Update({}, n, none) for n in (0, 0)], "examples").tolist() == [0, 0]
+    assert client_votes([Update({}, n, none) for n in rows], "equal").tolist() == [1] * 5

@@ -285,3 +285,16 @@ engine = Engine
     assert fedalign("run", out, "--resume") == 0
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     assert [len(line["clients"]) for line in lines] == [0, 0, 4, 4]
+
+
+def test_a_giant_reply_in_every_round_does_not_spoil_the_model() -> None:
+    """900 times (1 + the largest weight), just within what is not refused: nobody else is refused for it."""
+    prepared = plan("fedavg", clients_per_round=4, rounds=3)
+
+    def giant(update: Update) -> Update:
+        far = {name: value + 900 * (1 + value.abs().max()) for name, value in update.weights.items()}
+        return dataclasses.replace(update, weights=far)
+
+    last = play(prepared, 1, giant)[-1]
+    assert last.record["clients"] == [0, 1, 2, 3]
+    assert max(float(value.abs().max()) for value in last.server.weights.values()) < 100

@@ -18,6 +18,7 @@ from fedalign.config import sources
 from fedalign.errors import UserError
 from fedalign.paper import estimate, published, settings, side_by_side, similarity, studies, table1, tsne
 from fedalign.report.facts import Rebuilder
+from fedalign.runs import estimate as run_estimate
 from fedalign.runs import experiment, grid
 from fedalign.runs.methods import GROUPS, METHODS
 from fedalign.types import Examples, Pool, Sequences
@@ -194,11 +195,11 @@ def test_a_pause_of_the_machine_is_not_measured() -> None:
         time.sleep(next(pauses))
         sum(range(200_000))
 
-    assert estimate._seconds(work) < 0.9
+    assert run_estimate._seconds(work) < 0.9
 
 
 def test_a_round_is_measured_on_this_machine() -> None:
-    assert 0 < estimate.per_round(plan("fedalign")) < 10
+    assert 0 < run_estimate.per_round(plan("fedalign")) < 10
 
 
 # --- similarity ---------------------------------------------------------------------------------------------------

@@ -626,6 +626,7 @@ def test_runs_are_found_below_a_folder_and_hidden_ones_are_not(tmp_path: Path) -
 def test_a_run_writes_its_page_by_itself_and_it_can_be_reloaded_before_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr("fedalign.report.live.FIRST", 0.0)
     monkeypatch.setattr("fedalign.report.live.EVERY", 0.0)
     monkeypatch.setattr("fedalign.report.live.SHARE", 0.0)
     out, seen = tmp_path / "run", []

@@ -30,7 +30,7 @@ def test_every_row_of_the_tables_is_a_valid_configuration() -> None:
     assert by_name["fedavg"].algorithm.name == "fedavg"
     assert "near" not in by_name["fedavg"].algorithm.options
     assert by_name["centralised"].partition.kind == "centralised"
-    assert by_name["fedalign-plus"].algorithm.options["complement"] is True
+    assert by_name["fedalign-complement"].algorithm.options["complement"] is True
 
 
 def test_an_override_reaches_every_method_that_has_the_option_but_not_what_makes_a_row() -> None:
@@ -51,18 +51,18 @@ def test_an_override_reaches_every_method_that_has_the_option_but_not_what_makes
 
 def test_a_row_is_what_its_title_says_whatever_the_file_names(tmp_path: Path) -> None:
     other = script(tmp_path, "other.toml", to_toml(tiny("fedprox", algorithm__mu=0.3, algorithm__weighting="examples")))
-    cells = grid.grid(str(other), ["fedalign", "fedalign-plus", "fedprox-0.001"], 1, Path("x"))
+    cells = grid.grid(str(other), ["fedalign", "fedalign-complement", "fedprox-0.001"], 1, Path("x"))
     assert [cell.config.algorithm.name for cell in cells] == ["fedalign", "fedalign", "fedprox"]
     assert cells[2].config.algorithm.options["mu"] == 0.001
     assert {cell.config.algorithm.options["weighting"] for cell in cells} == {"examples"}
 
 
 def test_what_makes_a_row_is_not_taken_from_the_file(tmp_path: Path) -> None:
-    """A file that switches on what FedAlign-plus adds: FedAlign's row stays without, and --set still reaches both."""
+    """A file that switches complement on: FedAlign's row stays without it, and --set still reaches both."""
     options = {"complement": True, "semantics": "random", "clip_updates": 2.0, "near": 95.0}
     plus = tiny("fedalign", **{f"algorithm__{key}": value for key, value in options.items()})
     file = str(script(tmp_path, "plus.toml", to_toml(plus)))
-    names = ["fedalign", "fedalign-plus", "fedavg", "fedavg-complement"]
+    names = ["fedalign", "fedalign-complement", "fedavg", "fedavg-complement"]
 
     def built(config: Config) -> Any:
         return registry.build("algorithms", config.algorithm.name, config.algorithm.options)
@@ -140,7 +140,7 @@ def test_methods_for_one_class_a_row_are_left_out_where_rows_have_several(
         capsys.readouterr().err.split()
     )
     assert [path.parent.parent.name for path in out.rglob("config.toml")] == ["fedavg"]
-    assert fedalign("compare", preset, "--algorithms", "fedalign-plus", "--out", out) == 2
+    assert fedalign("compare", preset, "--algorithms", "fedalign-complement", "--out", out) == 2
     assert fedalign("run", preset, "--set", "algorithm.complement=true", "--out", tmp_path / "one") == 2
     assert not (tmp_path / "one").exists()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import resource
 import stat
 import time
 from pathlib import Path
@@ -223,6 +224,98 @@ def test_a_damaged_state_does_not_take_the_place_of_the_one_before_it(
         folder.commit(3, weighing(3), client_state.ClientStates(folder.checkpoints, 1), "f" * 64)
     monkeypatch.undo()
     assert loaded(folder) == (2, 2.0, 1)
+
+
+def run_to_round(path: Path, rounds: int) -> RunFolder:
+    """Two clients, the first of which takes part in the first round only."""
+    folder = RunFolder(path)
+    folder.checkpoints.mkdir(parents=True)
+    kept = client_state.ClientStates(folder.checkpoints, 1)
+    for number in range(1, rounds + 1):
+        for client in (0, 1) if number == 1 else (1,):
+            kept.put(client, {"x": torch.tensor([float(number)])})
+        folder.save_round(number, weighing(number), kept, "f" * 64, {"round": number, "clients": [1]})
+    return folder
+
+
+DAMAGE = {
+    "cut to three lines": lambda data: b"".join(data.splitlines(keepends=True)[:3]),
+    "a flipped bit": lambda data: data[:40] + bytes([data[40] ^ 4]) + data[41:],
+    "gone": lambda data: None,
+    "other bytes": lambda data: b"\xff\xfe\n" * 9,
+    "a line twice": lambda data: data.splitlines(keepends=True)[0] + data,
+}
+
+
+@pytest.mark.parametrize("copy", ["metrics.jsonl", "checkpoint/metrics.jsonl"])
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_damaged_metrics_are_noticed_and_restored(damage: str, copy: str, tmp_path: Path) -> None:
+    folder = run_to_round(tmp_path, 6)
+    whole = (tmp_path / "metrics.jsonl").read_bytes()
+    changed = DAMAGE[damage]((tmp_path / copy).read_bytes())
+    (tmp_path / copy).unlink() if changed is None else (tmp_path / copy).write_bytes(changed)
+    number, weight, warnings = loaded(folder)
+    assert (number, weight, warnings) == (6, 6.0, int(copy == "metrics.jsonl"))
+    assert (tmp_path / "metrics.jsonl").read_bytes() == whole
+    assert (tmp_path / "checkpoint" / "metrics.jsonl").read_bytes() == whole
+    assert [record["round"] for record in folder.records()] == [1, 2, 3, 4, 5, 6]
+
+
+def test_metrics_of_which_no_copy_is_left_start_the_run_again(tmp_path: Path) -> None:
+    """A round is repeated to the same bits, so a lost record costs time and not the result."""
+    folder = run_to_round(tmp_path, 6)
+    for path in (tmp_path / "metrics.jsonl", tmp_path / "checkpoint" / "metrics.jsonl"):
+        path.write_bytes(path.read_bytes()[:100])
+    assert loaded(folder) == (0, 0.0, 2)
+    assert folder.records() == []
+
+
+def test_unreadable_metrics_are_one_sentence(tmp_path: Path) -> None:
+    folder = run_to_round(tmp_path, 2)
+    (tmp_path / "metrics.jsonl").write_bytes(b"[" * 20_000)
+    with pytest.raises(UserError, match=r"metrics\.jsonl cannot be read .*; resume the run, which restores it"):
+        folder.records()
+
+
+@pytest.mark.parametrize("damaged", ["client-", "copy-client-"])
+def test_a_damaged_file_that_two_checkpoints_share_is_restored(damaged: str, tmp_path: Path) -> None:
+    folder = run_to_round(tmp_path, 4)
+    path = folder.checkpoints / f"{damaged}000000-000000.safetensors"
+    path.write_bytes(path.read_bytes()[:-1] + b"!")
+    assert loaded(folder) == (4, 4.0, int(damaged == "client-"))
+    kept = client_state.ClientStates(folder.checkpoints, 1)
+    folder.load_round(weighing(0), kept, "f" * 64, lambda message: None)
+    assert kept.get(0)["x"].tolist() == [1.0]
+    names = sorted(p.name for p in folder.checkpoints.glob("copy-*"))
+    assert names == ["copy-client-000000-000000.safetensors"]  # one per shared file, and none of others
+
+
+def test_a_file_damaged_while_the_run_lives_is_read_from_its_copy(tmp_path: Path) -> None:
+    folder = run_to_round(tmp_path, 4)
+    kept = client_state.ClientStates(folder.checkpoints, 1)
+    folder.load_round(weighing(0), kept, "f" * 64, lambda message: None)
+    (folder.checkpoints / "client-000000-000000.safetensors").unlink()
+    assert kept.get(0)["x"].tolist() == [1.0]
+    (folder.checkpoints / "copy-client-000000-000000.safetensors").unlink()
+    with pytest.raises(UserError, match="the state of client 0; resume the run"):
+        kept.get(0)
+
+
+@pytest.mark.slow
+def test_a_full_disk_is_one_sentence_and_the_run_resumes(undisturbed: Path, tmp_path: Path) -> None:
+    """A real limit on the size of files: what the operating system refuses has no name of a file in it."""
+    asked, out = tmp_path / "config.toml", tmp_path / "run"
+    asked.write_text(to_toml(settings()))
+    limit = (9_000, 9_000)
+    process = background(
+        "run", asked, "--out", out, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    )
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 2, said
+    assert "Traceback" not in said
+    assert "File too large; check the path, its permissions and the space on its disk" in said
+    experiment.run(settings(), out, resume=True)
+    assert outcome(out) == outcome(undisturbed)
 
 
 def test_a_private_file_is_private_from_its_first_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

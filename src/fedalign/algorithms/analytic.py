@@ -24,17 +24,20 @@ class Analytic(Algorithm):
 
     fixed_features: ClassVar[bool] = True
     own_thresholds: ClassVar[bool] = True
+    clip_updates: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0  # it sends sums, which are checked instead
     refinements: Annotated[int, Field(ge=0, le=20)] = 3  # single-label: exchanges of expected labels; 0: none
     likelihood: Annotated[int, Field(ge=0, le=1000)] = 0  # gradient exchanges towards maximum likelihood; 0: none
     penalty: Annotated[float, Field(gt=0)] | None = None  # relative to trace / d; None: chosen on validation rows
     omega: Annotated[float, Field(ge=0, le=1)] | None = None  # weight of unknown entries, multi-label; None: chosen
 
     def options(self, task: Task) -> server.Options:
-        return server.Options(task, self.refinements, self.likelihood, self.penalty, self.omega)
+        return server.Options(task, self.refinements, self.likelihood, self.penalty, self.omega, self.robust != "off")
 
     def start(self, model: DualEncoder, num_clients: int) -> Server:
         if self.clip_updates:
             raise UserError("algorithm.clip_updates is for methods that send weights; analytic sends sums")
+        if self.robust not in ("off", "auto"):
+            raise UserError("algorithm.robust of analytic is 'off' or 'auto': sums are compared, not voted on")
         return server.start(model, num_clients)
 
     def participants(self, state: Server) -> list[int] | None:
@@ -44,7 +47,7 @@ class Analytic(Algorithm):
         return summary.exchanges(model, self.options(model.task))
 
     def finished(self, state: Server) -> bool:
-        return server.stage_of(state) is client.Stage.DONE and not server.awaited(state)
+        return server.finished(state)
 
     def local_update(self, visit: Visit) -> tuple[Update, Arrays]:
         sent = client.answer(visit)
@@ -61,6 +64,9 @@ class Analytic(Algorithm):
 
     def reject(self, update: Update) -> Rejection | None:
         return summary.rejection(update)
+
+    def suspects(self, state: Server, label_names: Sequence[str]) -> dict[int, str]:
+        return summary.suspects(state, label_names)
 
     def thresholds(self, state: Server) -> Tensor | None:
         return server.thresholds(state)

@@ -11,28 +11,45 @@ import numpy as np
 
 from fedalign import registry, types
 from fedalign.errors import UserError
-from fedalign.ingest.annotation import Labels, Spelling
-from fedalign.ingest.columns import Reading, Records, limited
-from fedalign.ingest.formats import Batch, Problem, Ragged, Table, quoted, refuse
+from fedalign.ingest.columns import Reading, Records, limited, read_all
+from fedalign.ingest.detect import detect_columns
+from fedalign.ingest.formats import Batch, Ragged, Table, quoted
+from fedalign.ingest.given_labels import one_per_row, read_labels, refuse_in_memory
 from fedalign.ingest.party_files import Files
+from fedalign.ingest.reading import LABELS
 from fedalign.inputs import Raw, raw_from_memory, setting_names
+from fedalign.inputs.frames import frame_columns
 from fedalign.types import Task
 
 ARRAYS = "fedalign.datasets._in_memory"
 # options of a [dataset] section that apply to rows in memory too
 OPTIONS = ("classes", "columns", "aliases", "missing", "other", "min_positives", "validation", *setting_names())
+COLUMNS = ("text", "features", "series", "id", "time", "layout", *LABELS, "separator")  # only for parties with a file
 
-Given = tuple[Any, Sequence[Any]]  # rows, and one label per row
+Given = tuple[Any, Any] | str | Path  # rows and one label per row, or a labelled file
 
 
-def assembled(parties: Mapping[str, Given], test: Given | None, options: Mapping[str, Any]) -> types.Federation:
-    """The federation of these parties, with fully labelled test rows or a part of each party's own."""
+def assembled(
+    parties: Mapping[str, Given], test: Given | None, options: Mapping[str, Any], test_share: float | None = None
+) -> types.Federation:
+    """The federation of these parties, with fully labelled test rows or a share of each party's own."""
     if not parties:
         raise UserError("there is no party; give at least one")
-    files = _settings(parties, options)
+    in_files = [party for party, part in parties.items() if isinstance(part, str | Path)]
+    columns = {key: value for key, value in options.items() if key in COLUMNS} if in_files else {}
+    files = replace(
+        _settings(parties, {key: value for key, value in options.items() if key not in columns}), test=test_share
+    )
     reading = files.reading()
-    given = [_records(party, *part, reading, files.columns.get(party, {})) for party, part in parties.items()]
-    tested = [] if test is None else [_records("test", *test, reading)]
+    given = [
+        _of_file(party, Path(part), files, columns, parties)
+        if isinstance(part, str | Path)
+        else _records(party, *_pair(party, part), reading, files.columns.get(party, {}))
+        for party, part in parties.items()
+    ]
+    if isinstance(test, str | Path):
+        raise UserError(f"test rows come as rows and labels, not as {str(test)!r:.60}; read the file first")
+    tested = [] if test is None else [_records("test", *_pair("test", test), reading)]
     task = _task(found for _, found in given + tested)
     reading = replace(reading, label="label") if task == "single" else replace(reading, labels="labels")
     _check_columns([records for records, _ in given + tested])
@@ -40,10 +57,51 @@ def assembled(parties: Mapping[str, Given], test: Given | None, options: Mapping
         files = replace(files, test=0.0)
     held = []
     for party, (records, _) in zip(parties, given, strict=True):
-        holding = files.holding(party, records, reading, _refuse)
+        holding = files.holding(party, records, reading, refuse_in_memory)
         held.append(files.divided(replace(holding, records=records)))  # a dict need not name every class
     data = files.assembled(held, task, lambda names: _tested(tested[0][0], reading, names) if tested else None)
     return replace(data, aliases=reading.aliases)
+
+
+def _pair(party: str, part: Any) -> tuple[Any, Any]:
+    if not isinstance(part, tuple | list) or len(part) != 2:
+        raise UserError(f"{party}: give a pair of rows and labels, or the path of a labelled file, not {part!r:.60}")
+    return part[0], part[1]
+
+
+def _of_file(
+    party: str, path: Path, files: Files, columns: Mapping[str, Any], parties: Mapping[str, Given]
+) -> tuple[Records, Task | None]:
+    """A party's rows from its file."""
+    if not path.is_file():
+        raise UserError(f"{party}: there is no file {path}; check the path")
+    reading = replace(files.reading(), **_as_fields(file_columns(parties, columns)))
+    return read_all(files.open(party, path), reading), reading.task
+
+
+def file_columns(parties: Mapping[str, Given], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Which columns of the parties' files hold what. Those that are not given are the columns of other parties' data
+    frames, or else are detected in all files together."""
+    paths = [Path(part) for part in parties.values() if isinstance(part, str | Path)]
+    if not paths:
+        return {}
+    inputs = registry.names("inputs")
+    options = {key: value for key, value in given.items() if key in COLUMNS}
+    frames = [frame_columns(part[0]) for part in parties.values() if isinstance(part, tuple)]
+    named = next((names for names in frames if names), ())
+    if named and not any(options.get(kind) for kind in inputs):
+        options["features"] = named
+    has_input, has_label = any(map(options.get, inputs)), any(map(options.get, LABELS))
+    if has_input and has_label:
+        return options
+    hints = {key: str(value) for key, value in given.items() if key in ("text", "label", "labels")}
+    found = detect_columns(paths, hints, "", one_per_party=True).options
+    wanted = (*LABELS, "separator") if has_input else (*found,)
+    return {**{key: value for key, value in found.items() if key in wanted}, **options}
+
+
+def _as_fields(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
 
 
 def _settings(parties: Iterable[str], options: Mapping[str, Any]) -> Files:
@@ -69,14 +127,9 @@ def _task(found: Iterable[Task | None]) -> Task:
     return tasks.pop()
 
 
-def _refuse(problem: Problem) -> None:
-    """Raises the error that files give; labels in memory are in no column."""
-    refuse(replace(problem, column=None))
-
-
 def _tested(records: Records, reading: Reading, names: Sequence[str]) -> Records:
     """The test rows that have an input, as in a test file."""
-    limited(records, reading, names, "that the parties annotate", _refuse)
+    limited(records, reading, names, "that the parties annotate", refuse_in_memory)
     return records.take(np.flatnonzero(np.logical_not(records.empty)))
 
 
@@ -96,7 +149,7 @@ def _check_columns(given: Sequence[Records]) -> None:
 
 
 def _records(
-    party: str, rows: Any, labels: Sequence[Any], reading: Reading, renamed: Mapping[str, str] | None = None
+    party: str, rows: Any, labels: Any, reading: Reading, renamed: Mapping[str, str] | None = None
 ) -> tuple[Records, Task | None]:
     """A party's rows as files give them, and the task of its labels."""
     kind, x, columns = raw_from_memory(rows, reading.missing, party)
@@ -105,9 +158,10 @@ def _records(
     file = f"rows of {party}"
     columns = Table(file, columns, lambda wanted, report: iter(())).renamed(renamed or {}).columns
     _check_size(file, x, columns)
-    if len(x) != len(labels):
-        raise UserError(f"{party}: {len(x)} rows but {len(labels)} labels; give one label, list or None per row")
-    found, task = _labels(party, labels, reading)
+    given = one_per_row(labels, party)
+    if len(x) != len(given):
+        raise UserError(f"{party}: {len(x)} rows but {len(given)} labels; give one label, list or None per row")
+    found, task = read_labels(party, given, reading)
     return Records(file, kind.name(), np.arange(len(x)), x, columns, found), task
 
 
@@ -115,48 +169,8 @@ def _check_size(file: str, x: Raw, columns: Sequence[str]) -> None:
     """Refuses a number too large for a measurement, as in files."""
     numbers = np.arange(len(x))
     if isinstance(x, Ragged):
-        Batch(file, numbers, {"recording": x}, _refuse).recordings("recording")
+        Batch(file, numbers, {"recording": x}, refuse_in_memory).recordings("recording")
     elif x.ndim == 2:
         for place in range(x.shape[1]):
             column = columns[place] if columns else str(place)
             Batch(file, numbers, {column: x[:, place]}).numbers(column)
-
-
-def _labels(party: str, labels: Sequence[Any], reading: Reading) -> tuple[Labels, Task | None]:
-    """What is known of each row, and the task: single for names, multi for lists and dicts, None without a label."""
-    spelling = Spelling(f"rows of {party}", reading.aliases, reading.other, _refuse)
-    place: dict[str, int] = {}
-
-    def key(text: Any, row: int) -> int:
-        if not isinstance(text, str):
-            raise UserError(f"{party}: the label {text!r} is not a class name; give a text, a list of texts, or None")
-        name = spelling.name(text, row, "label")
-        assert name is not None  # it would have been refused
-        return place.setdefault(name, len(place))
-
-    tasks: set[Task] = set()
-    cells: list[tuple[dict[int, bool], bool]] = []
-    for row, label in enumerate(labels):
-        if label is None or (isinstance(label, str) and label.strip() in ("", *reading.missing)):
-            cells.append(({}, False))
-        elif isinstance(label, Mapping):
-            tasks.add("multi")
-            known_names = {name: bool(yes) for name, yes in label.items() if yes is not None}
-            cells.append(({key(name, row): yes for name, yes in known_names.items()}, False))
-            if len(cells[-1][0]) < len(known_names):
-                raise UserError(f"{party}: the label {label!r:.60} names one class twice; remove one of the names")
-        elif isinstance(label, Iterable):
-            tasks.add("single" if isinstance(label, str) else "multi")
-            names = [label] if isinstance(label, str) else label
-            cells.append(({key(name, row): True for name in names if not spelling.none(str(name))}, True))
-        else:
-            key(label, row)
-    if len(tasks) > 1:
-        raise UserError(f"{party}: some labels are names and some are lists; give lists everywhere for multi-label")
-    yes = np.zeros((len(cells), len(place)), dtype=bool)
-    known = np.zeros_like(yes)
-    for i, (cell, whole) in enumerate(cells):
-        known[i] = whole
-        for column, value in cell.items():
-            yes[i, column], known[i, column] = value, True
-    return Labels(tuple(place), yes, known, np.array([whole for _, whole in cells])), next(iter(tasks), None)

@@ -12,6 +12,7 @@ from fedalign import registry, types
 from fedalign.api.arrays import ARRAYS, Given, assembled
 from fedalign.config import Config
 from fedalign.errors import UserError
+from fedalign.inference import notebook
 from fedalign.ingest.defaults import suggest_settings
 from fedalign.ingest.detect import detect
 from fedalign.ingest.party_files import Files
@@ -58,11 +59,14 @@ class Federation(types.Federation):
     def from_arrays(
         cls, parties: Mapping[str, Given], test: Given | None = None, name: str = "arrays", **options: Any
     ) -> Federation:
-        """From rows in memory: for each party its rows, and one label per row.
+        """From rows in memory: for each party its rows and one label per row, or the path of its labelled file.
 
-        Rows are texts, a table of numbers (or a data frame), or recordings (arrays of steps by channels). A label is a
-        class name (single-label), a list of names (multi-label; the party's other classes are a no), a dict from name
-        to True or False (the other classes are unknown), or None for a row that nobody annotated.
+        Rows are texts, a table of numbers (or a data frame), or recordings (arrays of steps by channels). A label is
+        - a class name or a whole number: single-label;
+        - a list of names: multi-label, and the party's other classes are a no, so [] says no to all of them;
+        - a dict from name to True or False: multi-label, and the other classes are unknown;
+        - None, NaN or pandas' NA: nobody looked at the row.
+        A data frame of labels has one column per class with 1, 0 or nothing.
 
         `test` holds fully labelled rows of no party; without it each party keeps a fifth of its rows for testing.
         Columns of data frames are matched by name, and the model keeps the names; columns of arrays are matched by
@@ -122,6 +126,15 @@ class Federation(types.Federation):
         if len(self.parties) > SHOWN:
             lines.append(f"  and {len(self.parties) - SHOWN} more")
         return "\n".join([f"Federation: {head}", *lines])
+
+    def _repr_html_(self) -> str:
+        most = max((len(party.train) for party in self.parties), default=1)
+        rows: list[tuple[str | float, ...]] = []
+        for party in self.parties:
+            own = [self.label_names[c] for c in party.train.classes.nonzero().flatten().tolist()]
+            rows.append((party.name, f"{len(party.train):,}", len(party.train) / max(most, 1), ", ".join(own)))
+        head = f"Federation: {self.task}-label, {self.kind}, {len(self.label_names)} classes"
+        return notebook.table(head, ("party", "training rows", "", "annotates"), rows)
 
 
 def own_settings(inputs: InputKind) -> dict[str, Any]:

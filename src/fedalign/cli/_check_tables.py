@@ -47,7 +47,8 @@ def print_classes(found: ValidationReport) -> None:
 def print_matrix(found: ValidationReport, names: list[str], cells: list[list[str]], first: int) -> None:
     from rich.table import Table
 
-    table = Table(box=None, padding=(0, 1), pad_edge=False, title="yes / no / not looked at", title_justify="left")
+    output.print("yes / no / not looked at", style="italic")  # a title would be folded to the width of the table
+    table = Table(box=None, padding=(0, 1), pad_edge=False)
     table.add_column("class", overflow="fold", width=first)
     for name in names:
         table.add_column(escape(name), justify="right", no_wrap=True)
@@ -59,9 +60,8 @@ def print_matrix(found: ValidationReport, names: list[str], cells: list[list[str
 def print_owners(found: ValidationReport, names: list[str]) -> None:
     from rich.table import Table
 
-    table = Table(
-        box=None, padding=(0, 1), pad_edge=False, title="rows of the parties that annotate it", title_justify="left"
-    )
+    output.print("rows of the parties that annotate it", style="italic")
+    table = Table(box=None, padding=(0, 1), pad_edge=False)
     table.add_column("class", overflow="fold", max_width=28)
     for column in ("yes", "no", "not looked at"):
         table.add_column(column, justify="right", no_wrap=True)

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
+from fedalign.cli._complete import methods, presets
+from fedalign.cli._json import answer
 from fedalign.errors import UserError
 from fedalign.runs.display import note, output, screen, suggest
 
@@ -24,11 +26,15 @@ MOST_NAMED = 12  # runs in a sentence
 
 
 def command(
-    preset: Annotated[str, typer.Argument(metavar="PRESET|FILE.toml|FOLDER", help="The setting to compare on.")],
+    preset: Annotated[
+        str,
+        typer.Argument(metavar="PRESET|FILE.toml|FOLDER", help="The setting to compare on.", autocompletion=presets),
+    ],
     algorithms: Annotated[
         str,
         typer.Option(
-            help="Methods or groups, separated by commas: table2, table3, all, fedavg, fedprox-0.001, ./mine.py ..."
+            help="Methods, groups, algorithms or files, by commas: table2, all, fedavg, fedprox-0.001, ./mine.py ...",
+            autocompletion=methods,
         ),
     ] = "fedavg,fedalign",
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, starting with the preset's.")] = 1,
@@ -77,6 +83,7 @@ def command(
     if rows:
         grid.write_csv(rows, out / "results.csv")
         output.print(f"results: {escape(str(out / 'results.csv'))}", soft_wrap=True)
+        answer({"folder": out, "results": out / "results.csv"})
     drawn = bool(rows) and report and page.finish()
     suggest(*(("fedalign report", out, "--open") if drawn else ("fedalign run", preset)))
 
@@ -99,9 +106,12 @@ def print_table(rows: Sequence[Row], preset: str) -> None:
     """Prints the table as in the paper: one line per method, mean and spread, the best in bold."""
     from rich.table import Table
 
+    answer({"setting": preset, "methods": [vars(row) for row in rows]})
     shown = Table(title=f"{escape(preset)}: last round, percent", title_justify="left", padding=(0, 1))
     shown.add_column("method", overflow="fold")
-    for column in ("F1", "accuracy", "F1, last 10", "MB sent", "MB kept"):
+    alike = {row.tail_rounds for row in rows}
+    averaged = f"F1, last {alike.pop()}" if len(alike) == 1 else "F1, last rounds"
+    for column in ("F1", "accuracy", averaged, "MB sent", "MB kept"):
         shown.add_column(column, justify="right", no_wrap=True)
     best = {key: max((row.mean(key) for row in rows), default=0.0) for key in ("f1", "accuracy")}
     for row in rows:
@@ -113,7 +123,8 @@ def print_table(rows: Sequence[Row], preset: str) -> None:
         tail = sum(row.tail["f1"]) / len(row.tail["f1"])
         sent = (row.traffic.get("down", 0) + row.traffic.get("up", 0)) / 1e6
         title = row.title if row.rate is None else f"{row.title}, rate {row.rate:g}"
-        shown.add_row(escape(title), *cells, f"{tail:.2f}", f"{sent:.2f}", f"{row.traffic.get('kept', 0) / 1e6:.2f}")
+        mean = f"{tail:.2f}" if averaged != "F1, last rounds" else f"{tail:.2f} ({row.tail_rounds})"
+        shown.add_row(escape(title), *cells, mean, f"{sent:.2f}", f"{row.traffic.get('kept', 0) / 1e6:.2f}")
     output.print(shown)
     counts = sorted({len(row.seeds) for row in rows})
     if counts:

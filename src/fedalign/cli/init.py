@@ -5,18 +5,21 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
 
+from fedalign.cli._json import answer
 from fedalign.errors import UserError
 from fedalign.ingest.defaults import suggest_settings
 from fedalign.runs.display import output, suggest
 
 if TYPE_CHECKING:
     from fedalign.ingest.detect import Detected
+    from fedalign.ingest.looked_at import LookedAt
 
 ORDER = 2
 ABOUT = {
@@ -56,7 +59,8 @@ def command(
         raise UserError(f"{path} is a TOML already; run it with `fedalign run {path}`")
     hints = {"label": label, "labels": labels, "text": text, "client": client}
     detected = detect(path, hints)
-    content = written(detected, path, out)
+    found = surveyed(detected)
+    content = written(detected, found.looked_at if found else None, path, out)
     try:
         write_atomically(out, content)
     except OSError as error:
@@ -65,12 +69,27 @@ def command(
         shown = value if isinstance(value, str) else ", ".join(value)
         reason = f"  ({detected.why[key]})" if key in detected.why else ""
         output.print(f"{key} = {escape(shown)}{escape(reason)}", soft_wrap=True)
-    output.print(f"labels.source = auto  ({escape(label_source(detected))})", soft_wrap=True)
+    source = found.source if found else "the best source available for the label names"
+    output.print(f"labels.source = auto  ({escape(source)})", soft_wrap=True)
+    if found:
+        none = f"; {none_of_these(detected, found.looked_at)}" if found.looked_at.none else ""
+        output.print(f"labels: {found.looked_at}{escape(none)}", soft_wrap=True)
     output.print(f"written: {escape(str(out))}", soft_wrap=True)
+    counts = vars(found.looked_at) if found else None
+    left = {"identifiers": detected.identifiers, "looked_at": counts}
+    answer({"written": out, "options": detected.options, "reasons": detected.why, "task": detected.task, **left})
     suggest(f"fedalign check {shlex.quote(str(out))}")
 
 
-def written(detected: Detected, path: Path, out: Path) -> str:
+def none_of_these(detected: Detected, looked_at: LookedAt) -> str:
+    """Returns a sentence on rows that were looked at and have none of their party's classes."""
+    from fedalign.ingest.looked_at import share
+
+    how = "an empty list" if detected.options.get("labels") else "'none of these'"
+    return f"{share(looked_at.none, looked_at.rows)} have none of their party's classes ({how})"
+
+
+def written(detected: Detected, looked_at: LookedAt | None, path: Path, out: Path) -> str:
     """The TOML: what was found, and the settings that users change most often."""
     options = dict(detected.options)
     for key in ("path", "test_file", "aliases"):
@@ -111,6 +130,7 @@ def written(detected: Detected, path: Path, out: Path) -> str:
         "# analytic: a linear model from a few exchanges of sums, in seconds. `fedalign run --deep` also trains an",
         "# encoder over rounds and keeps the better model. Others: fedalign compare FILE.toml --algorithms all",
         line("name", "analytic" if detected.kind.feature_map else "fedalign"),
+        *_complement(detected, looked_at),
         "",
         "[labels]",
         "# where class vectors start: counts shipped for these names, else an installed sentence model, else at random",
@@ -126,19 +146,42 @@ def written(detected: Detected, path: Path, out: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
-def label_source(detected: Detected) -> str:
-    """Returns a sentence that says where class vectors start for the label names in these files."""
+@dataclass(frozen=True)
+class Surveyed:
+    """What reading all rows adds to the first guess."""
+
+    source: str  # a sentence that says where class vectors start
+    looked_at: LookedAt
+
+
+def surveyed(detected: Detected) -> Surveyed | None:
+    """Reads every row; None if a file cannot be read, which `fedalign check` explains."""
     from fedalign import registry
+    from fedalign.ingest.looked_at import count_looked_at
     from fedalign.labels.choose import choose_source
     from fedalign.labels.names import reconcile
     from fedalign.labels.settings import Labels
 
     try:
         files = registry.build("datasets", "files", detected.options)
-        names = reconcile([holding.classes for holding in files.read(files.reading())]).names
-    except UserError:  # which `fedalign check` explains
-        return "the best source available for the label names"
-    return str(choose_source(names, Labels(source="auto")))
+        holdings = files.read(files.reading())
+        names = reconcile([holding.classes for holding in holdings]).names
+    except UserError:
+        return None
+    return Surveyed(str(choose_source(names, Labels(source="auto"))), count_looked_at(holdings))
+
+
+def _complement(detected: Detected, looked_at: LookedAt | None) -> list[str]:
+    """The option that uses rows with none of their party's classes, if there are such rows of one class each."""
+    if detected.task != "single" or looked_at is None or not looked_at.none:
+        return []
+    return [
+        "",
+        '# for methods that train an encoder (run --deep, or algorithm.name = "fedalign"); analytic needs no option',
+        "[when.fedalign.algorithm]",
+        remark(f"{none_of_these(detected, looked_at)}: each has a class of another party"),
+        line("complement", True),
+    ]
 
 
 def _label_choices(detected: Detected) -> list[str]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
+from fedalign.cli._json import answer
 from fedalign.errors import UserError, nearest
 from fedalign.runs.display import note, output, screen, suggest
 
@@ -62,6 +63,7 @@ def command(
     if estimate:
         suggest(resume)
         return
+    answer({"target": target, "settings": [one.preset for one in available], "folder": out})
     page = LivePage(out, note)
     if not dry:
         play(cells, page)

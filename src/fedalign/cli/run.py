@@ -10,11 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
+from fedalign.cli._complete import presets_and_runs
+from fedalign.cli._json import answer, asked
 from fedalign.errors import UserError
 from fedalign.runs.display import Display, note, output, screen, suggest, typed
 
 if TYPE_CHECKING:
     from fedalign.config import Config
+    from fedalign.learning.rounds import Plan
+    from fedalign.runs.experiment import RunCallbacks
 
 ORDER = 1
 DEEP = "fedalign"  # the method that --deep trains beside the analytic solution
@@ -22,7 +26,12 @@ DEEP = "fedalign"  # the method that --deep trains beside the analytic solution
 
 def command(
     source: Annotated[
-        str, typer.Argument(metavar="PRESET|FILE.toml|FOLDER|RUN", help="What to run; a run's folder to resume.")
+        str,
+        typer.Argument(
+            metavar="PRESET|FILE.toml|FOLDER|RUN",
+            help="What to run; a run's folder to resume.",
+            autocompletion=presets_and_runs,
+        ),
     ],
     rounds: Annotated[int | None, typer.Option(help="Number of rounds.")] = None,
     seed: Annotated[int | None, typer.Option(help="Random seed.")] = None,
@@ -58,7 +67,9 @@ def command(
     chosen = [] if engine is None else [f"engine.name={engine}"]
     config = configs.load(source, [*(settings or []), *chosen], rounds=rounds, seed=seed)
     if print_config:
-        typer.echo(configs.printed(source, [*(settings or []), *chosen], rounds=rounds, seed=seed), nl=False)
+        answer(configs.as_table(config))
+        if not asked():
+            typer.echo(configs.printed(source, [*(settings or []), *chosen], rounds=rounds, seed=seed), nl=False)
         return
     if not deep:
         train(config, out or default_folder(config, resume), resume, report, track)
@@ -85,7 +96,8 @@ def train(config: Config, out: Path, resume: bool, report: bool, track: str) -> 
     display = Display(out)
     try:
         with display:
-            callbacks = page.callbacks(display.callbacks(), out) if report else display.callbacks()
+            callbacks = experiment.both(announced(out, page.path if report else None), display.callbacks())
+            callbacks = page.callbacks(callbacks, out) if report else callbacks
             with tracked(callbacks, trackers, out, config, note) as callbacks:
                 result = experiment.run(config, out, resume, callbacks)
     except KeyboardInterrupt:
@@ -95,12 +107,30 @@ def train(config: Config, out: Path, resume: bool, report: bool, track: str) -> 
     print_result(result, out, report and page.finish())
 
 
+def announced(out: Path, page: Path | None) -> RunCallbacks:
+    """Callbacks that print, before the first round, where the results will be and about how long the run takes."""
+    from fedalign.runs.estimate import format_seconds, seconds_of_run
+    from fedalign.runs.experiment import RunCallbacks
+
+    def start(plan: Plan, done: int) -> None:
+        screen.print(f"run folder: {escape(str(out))}")
+        if page is not None:
+            screen.print(f"live page: {escape(str(page))} (open it in a browser; it is updated during the run)")
+        rounds = plan.algorithm.planned_rounds(plan.model, plan.config.rounds) - done
+        if rounds > 0:
+            seconds = format_seconds(seconds_of_run(plan, done))
+            screen.print(f"about {seconds} for {rounds} rounds; Ctrl-C stops, and --resume continues")
+
+    return RunCallbacks(on_start=start, on_warning=note)
+
+
 def print_kept(folders: list[Path], report: bool) -> None:
     """Says which of the two runs to keep and why, and draws both on one page."""
     from fedalign.report import page
     from fedalign.runs.keep import keep_better
 
     kept = keep_better(folders)
+    answer({"kept": kept.folder, "reason": str(kept), "runs": folders})
     output.print(f"kept: [bold]{escape(str(kept.folder))}[/]: {escape(str(kept))}", soft_wrap=True)
     if report:
         made = page.make(folders, folders[-1] / "both.html", note)
@@ -116,12 +146,18 @@ def default_folder(config: Config, resume: bool) -> Path:
     while folder.exists():
         number += 1
         folder = base.with_name(f"{base.name}_{number}")
+    if folder != base:
+        hint = (
+            "" if (base / "result.json").is_file() else f"; {typed('fedalign run', base, '--resume')} resumes that one"
+        )
+        note(f"{base} exists already, so this run is stored in {folder}{hint}")
     return folder
 
 
 def print_result(result: dict[str, Any], out: Path, drawn: bool) -> None:
     from rich.table import Table
 
+    answer({"run": out, "report": out / "report.html" if drawn else None, "result": result})
     if "classes" in result:
         table = Table(title="F1 by class", title_justify="left")
         table.add_column("class")
@@ -136,6 +172,7 @@ def print_result(result: dict[str, Any], out: Path, drawn: bool) -> None:
         if "macro_accuracy" in last:
             output.print(f"accuracy of each class, averaged as in the paper: {100 * last['macro_accuracy']:.2f}")
         means = f"F1 {100 * tail['f1']:.2f}, accuracy {100 * tail['accuracy']:.2f}"
-        output.print(f"mean of the last {tail['rounds']} rounds: {means}")
+        if tail["rounds"] > 1:
+            output.print(f"mean of the last {tail['rounds']} of {result['rounds']} rounds: {means}")
     output.print(f"run folder: {escape(str(out))}", soft_wrap=True)
     suggest("fedalign report", out, *(["--open"] if drawn else []))

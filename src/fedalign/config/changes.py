@@ -24,7 +24,9 @@ def parse(override: str) -> Change:
         raise UserError(f"--set {override!r} must look like training.epochs=3")
     try:
         value = tomllib.loads(f"value = {text.strip()}")["value"]
-    except tomllib.TOMLDecodeError:
+    except RecursionError as error:
+        raise UserError(f"--set {override[:60]!r}... is nested too deeply; write a plain value") from error
+    except ValueError:  # not TOML, or a number of too many digits
         value = text.strip()  # a bare word is a string
     return _with_new_name(key.strip().split(".")), value
 

@@ -99,7 +99,7 @@ def contradictions(table: Mapping[str, Any]) -> list[str]:
         given = written.get(key)
         if given is None or given == value:
             continue
-        if (section, key, value) == ("training", "label_lr", None) and given == written.get("lr"):
+        if (section, key, value) == ("training", "label_lr", None) and given == (written or {}).get("lr"):
             continue
         profile = "no value" if value is None else json.dumps(value)
         found.append(f"{section}.{key} = {json.dumps(given)} (profile: {profile})")

@@ -14,6 +14,7 @@ from fedalign.config.paths import complete_paths
 from fedalign.config.profiles import marked, warn_contradictions, without_profile_settings
 from fedalign.config.tables import Config, from_table, to_toml, with_plugin_names
 from fedalign.errors import UserError, nearest
+from fedalign.registry import find
 
 WHEN = "when"  # the table of settings that hold for one algorithm only
 OWN = "fedalign.toml"  # the configuration of a folder of files
@@ -56,12 +57,25 @@ def read_table(source: str, overrides: Iterable[str] = (), **changes: Any) -> di
     when = table.pop(WHEN, {})
     chosen = [value for path, value in given if path == ["algorithm", "name"]]
     name = chosen[-1] if chosen else table.get("algorithm", {}).get("name")
+    base = [value for path, value in given if path == ["algorithm", "base"]] or [table.get("algorithm", {}).get("base")]
     profile = [(path, value) for path, value in given if path == ["profile"]]
     if source in presets() and profile:  # a profile replaces a preset's settings, and what is given replaces both
         apply(table, [*profile, *([(["algorithm", "name"], name)] if chosen else [])])
         table = without_profile_settings(with_plugin_names(table))
-    apply(table, [*_flattened(when.get(str(name), {})), *given])
+    # what the analytic method reads, a method on top of its solution reads too
+    own = when.get(str(name), {}) or when.get(_base(name, base[-1]), {}) if when else {}
+    apply(table, [*_flattened(own), *given])
     return table
+
+
+def _base(name: Any, given: Any) -> str:
+    """The method on whose solution an algorithm builds: as given, or its own default."""
+    if given is not None or not isinstance(name, str):
+        return str(given)
+    try:
+        return str(getattr(find("algorithms", name), "base", "none"))
+    except UserError:  # reported where the algorithm is built
+        return "none"
 
 
 def settings_for(source: str, algorithm: str, overrides: Iterable[str] = ()) -> dict[str, Any]:
@@ -98,8 +112,9 @@ def _read(source: str) -> dict[str, Any]:
         raise UserError(f"{source} is a data file, not a TOML; write one for its folder with `fedalign init {folder}`")
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{source} is not valid TOML: {error}") from error
+    except (ValueError, RecursionError) as error:
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else error
+        raise UserError(f"{source} is not valid TOML: {reason}") from error
 
 
 def _holds_rows(path: Path) -> bool:

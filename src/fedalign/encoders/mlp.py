@@ -21,8 +21,8 @@ from fedalign.types import Rows
 class Mlp:
     """features -> hidden -> dim, with a LayerNorm at the end so that rows are comparable with the anchors."""
 
-    dim: Annotated[int, Field(ge=2)] = 256
-    hidden: Annotated[int, Field(ge=1)] = 128
+    dim: Annotated[int, Field(ge=2, le=65_536)] = 256
+    hidden: Annotated[int, Field(ge=1, le=65_536)] = 128
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.2
 
     def build(self, shape: Shape, generator: torch.Generator) -> MlpEncoder:

@@ -37,7 +37,7 @@ class Rocket:
     fixed: ClassVar[bool] = True  # fitted on sums, never trained
 
     features: Annotated[int, Field(ge=1, le=20_000)] = 1000  # two of each channel, the rest from kernels, two of each
-    longest: Annotated[int, Field(ge=1)] = 128  # steps that the widest kernel spans
+    longest: Annotated[int, Field(ge=1, le=1_000_000)] = 128  # steps that the widest kernel spans
 
     def build(self, shape: Shape, generator: torch.Generator) -> RocketEncoder:
         if shape.kind != "series":

@@ -28,7 +28,7 @@ class TfIdf:
     fixed: ClassVar[bool] = True  # fitted on sums, never trained
 
     features: Annotated[int, Field(ge=1, le=20_000)] = 2000  # most columns; the tokens in most documents are kept
-    bigrams: Annotated[int, Field(ge=0)] = 0  # hash values for pairs of neighbouring tokens; 0: single tokens only
+    bigrams: Annotated[int, Field(ge=0, le=1 << 20)] = 0  # hash values for pairs of tokens; 0: single tokens only
 
     def build(self, shape: Shape, generator: torch.Generator) -> TfIdfEncoder:
         if shape.kind != "tokens":

@@ -23,12 +23,12 @@ from fedalign.types import Rows, Sequences
 class Transformer:
     """One post-norm layer with ReLU, sinusoidal positions, a final norm and the mean over the real steps."""
 
-    dim: Annotated[int, Field(ge=2)] = 256
-    heads: Annotated[int, Field(ge=1)] = 4
-    feedforward: Annotated[int, Field(ge=1)] = 64
-    layers: Annotated[int, Field(ge=1)] = 1
+    dim: Annotated[int, Field(ge=2, le=65_536)] = 256
+    heads: Annotated[int, Field(ge=1, le=1024)] = 4
+    feedforward: Annotated[int, Field(ge=1, le=65_536)] = 64
+    layers: Annotated[int, Field(ge=1, le=100)] = 1
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.5
-    max_length: Annotated[int, Field(ge=1)] = 1000  # steps; attention costs its square
+    max_length: Annotated[int, Field(ge=1, le=1_000_000)] = 1000  # steps; attention costs its square
     overlong: Literal["truncate", "refuse"] = "truncate"
     precision: Precision = "float32"  # of the matrix products; bfloat16 pays only where the processor has it
 

@@ -14,7 +14,6 @@ import torch
 
 import fedalign
 from fedalign import config as configs
-from fedalign import registry
 from fedalign.config import Config
 from fedalign.data import cache
 from fedalign.data.cache import Prepared
@@ -89,7 +88,7 @@ def check_bound(asked: Config, path: Path) -> None:
         held = configs.sections(tomllib.loads(path.read_text(encoding="utf-8")), where=str(path))
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}; check config= in --node-config") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is not valid TOML: {error}") from error
     asked = asked.model_copy(update={"engine": held.engine})
     different = differences(held, asked)
@@ -176,11 +175,11 @@ def answer(kind: str, content: RecordDict, text: str, node: Mapping[str, Any]) -
 def built(text: str, agreed_text: str) -> tuple[Algorithm, ModelPair]:
     """Algorithm and model from the configuration. Class vectors come with the weights, so no label file is needed."""
     config = configs.sections(tomllib.loads(text))
-    algorithm = registry.build("algorithms", config.algorithm.name, config.algorithm.options)
+    algorithm = experiment.algorithm_of(config)
     agreed = Agreement.model_validate_json(agreed_text)
     nobody: list[Party] = []
     data = Federation(agreed.task, agreed.label_names, nobody, agreed.inputs)
-    config = experiment.with_feature_map(config, agreed.inputs)
+    config = experiment.with_feature_map(config, agreed.inputs, len(agreed.label_names))
     blank = config.model_copy(update={"labels": config.labels.model_copy(update={"source": "random", "file": ""})})
     return algorithm, ModelPair(experiment.model(blank, data, algorithm.head))
 

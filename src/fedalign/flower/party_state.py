@@ -13,7 +13,7 @@ from fedalign.errors import UserError
 from fedalign.system.files import PRIVATE, write_atomically
 from fedalign.types import Arrays
 
-FORMAT = "client state 1"
+FORMAT, FIRST = "client state 2", "client state 1"  # the first one has no digest
 
 
 class Memory:
@@ -37,7 +37,8 @@ class Memory:
         """Stores the state after this round. The last two that were accepted stay, because a server whose newest
         checkpoint is damaged returns to the one before it."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(self._path(number), save(arrays, metadata={"fedalign": FORMAT}), PRIVATE)
+        noted = {"fedalign": FORMAT, "sha256": digest_of(arrays)}
+        write_atomically(self._path(number), save(arrays, metadata=noted), PRIVATE)
         wanted = [*sorted(found for found in self._rounds() if found <= counted)[-2:], number]
         for old in set(self._rounds()) - set(wanted):
             self._path(old).unlink()
@@ -52,15 +53,28 @@ class Memory:
 def _read(path: Path) -> Arrays:
     try:
         with safe_open(path, framework="pt") as file:
-            version = (file.metadata() or {}).get("fedalign", FORMAT)  # the first version stored none
-        if version == FORMAT:
-            return load(path.read_bytes())
-    except (OSError, SafetensorError) as error:
+            noted = file.metadata() or {"fedalign": FIRST}  # the first version stored none
+        version = noted.get("fedalign", "")
+        if version in (FORMAT, FIRST):
+            arrays = load(path.read_bytes())
+            if version == FORMAT and noted.get("sha256") != digest_of(arrays):
+                raise ValueError("it does not match its SHA-256")
+            return arrays
+    except (OSError, ValueError, SafetensorError) as error:
         raise UserError(f"{path} cannot be read ({error}); remove it to start without client state") from error
     raise UserError(
         f"{path} has the format {version[:80]!a}, which this version does not know; update fedalign, or remove the "
         "file to start without client state"
     )
+
+
+def digest_of(arrays: Arrays) -> str:
+    """SHA-256 of names, types, shapes and values."""
+    found = hashlib.sha256()
+    for name, value in sorted(arrays.items()):
+        found.update(f"{name!a} {value.dtype} {tuple(value.shape)}\n".encode())
+        found.update(value.contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()
 
 
 def fit_rows(state: Arrays, class_arrays: tuple[str, ...], classes: int) -> Arrays:

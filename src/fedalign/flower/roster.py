@@ -99,7 +99,7 @@ class StoredRoster:
                     "version of fedalign that wrote it"
                 )
             agreed, parties = Agreement.model_validate(table["agreed"]), tuple(map(str, table["parties"]))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise UserError(f"{path} is damaged; restore it from a copy, or start a new run") from error
         key = table.get("run")
         if key is None:

@@ -152,7 +152,7 @@ def open_roster(transport: Transport, config: Config, settings: Settings, log: L
 def reopened(transport: Transport, stored: StoredRoster, config: Config, settings: Settings) -> tuple[Roster, Plan]:
     """Returns roster and plan of a resumed run once all its parties are connected, and updates its checkpoint."""
     folder = RunFolder.existing(settings.out)
-    config = experiment.with_feature_map(config, stored.agreed.inputs)
+    config = experiment.with_feature_map(config, stored.agreed.inputs, len(stored.agreed.label_names))
     folder.check_same(config)
     config = folder.resolved(config)
     files = registry.build("datasets", "files", config.dataset.options)

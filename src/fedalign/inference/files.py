@@ -15,16 +15,15 @@ from torch import Tensor
 
 from fedalign import registry
 from fedalign.errors import UserError
+from fedalign.inference.evaluation import Evaluation, measure
 from fedalign.inference.finite import NotFiniteError, check_rows
 from fedalign.inference.model import Model
 from fedalign.ingest import agree
-from fedalign.ingest.columns import Reading, Records, limited, read
+from fedalign.ingest.columns import Reading, Records, read
 from fedalign.ingest.formats import open_table, printable
-from fedalign.ingest.offer import Agreement
-from fedalign.labels.names import normalised
 from fedalign.learning import metrics
 from fedalign.learning.model import probabilities
-from fedalign.types import Examples, Sequences, Task
+from fedalign.types import Sequences
 
 FORMULA = r"^[=+\-@\t\r]"  # beginnings that a spreadsheet would execute
 NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"  # a number with a sign is not a formula
@@ -195,60 +194,12 @@ def evaluate(
     reading: Reading,
     classes: Sequence[str] = (),
     strange: Callable[[str], None] = lambda name: None,
-) -> metrics.Scores:
-    """Scores on a labelled file. Unknown entries do not count.
-
-    A cell that names classes makes a statement about the classes that its party annotates, which may be fewer than the
-    model's. These are `classes`, if given. Otherwise they are the classes that occur in the file, or per party, if the
-    file has the column of parties of training. `strange` receives the classes with a label column that the model does
-    not have.
-    """
+) -> Evaluation:
+    """Scores on a labelled file, as `evaluation.measure` counts them. `strange` receives the classes with a label
+    column that the model does not have."""
     if reading.task != model.task:
         raise UserError(f"{printable(path.name)} is read as {reading.task}-label, the model is {model.task}-label")
     if reading.client not in open_table(path).columns:
         reading = replace(reading, client="")
-    agreed = Agreement(task=model.task, label_names=model.label_names, inputs=model.inputs)
-    counted = [model.class_of(name) for name in classes]
-    known = {normalised(name) for name in model.label_names}
-    unknown: dict[str, None] = {}
-    found: dict[
-        str, Tensor
-    ] = {}  # party -> (2, C, 4): counts that hold for every class, and those for the classes that it annotates
-    for answer in predictions(model, path, reading, labelled=True, skip=lambda row: None):
-        assert answer.records.labels is not None
-        unknown |= dict.fromkeys(name for name in answer.records.labels.names if normalised(name) not in known)
-        records = limited(answer.records, reading, model.label_names, "of the model")
-        rows = agree.examples(records, model.label_names, agreed)
-        decided = metrics.decide(answer.logits, model.task, model.thresholds)
-        certain = _certain(rows, model.task, reading)
-        for party, mine in _by_party(records):
-            parts = [metrics.count(decided, rows.y, rows.known & mine & sure) for sure in (certain, ~certain)]
-            found[party] = found.get(party, 0) + torch.stack(parts)
-    for name in unknown:
-        strange(name)
-    total = torch.zeros(len(model.label_names), 4, dtype=torch.int64)
-    for sure, unsure in found.values():
-        named = (sure + unsure)[:, [0, 2]].sum(1) > 0  # true positives and false negatives: rows of the class
-        total += sure + unsure * (named[:, None] | bool(counted))
-    if counted:
-        total[[c for c in range(len(total)) if c not in counted]] = 0
-    if not int(total.sum()):
-        raise UserError(f"{printable(path.name)} holds no labelled row; check the column of labels, and --classes")
-    return metrics.scores(total, model.task)
-
-
-def _by_party(records: Records) -> Iterator[tuple[str, Tensor]]:
-    """Each party with (n, 1) bool: which rows are its own."""
-    whose = np.full(len(records), "", dtype=object) if records.clients is None else records.clients
-    for party in dict.fromkeys(whose.tolist()):
-        yield party, torch.from_numpy(np.asarray(whose == party, dtype=bool))[:, None]
-
-
-def _certain(rows: Examples, task: Task, reading: Reading) -> Tensor:
-    """(n, 1) bool: rows whose known entries hold for every class of the model.
-
-    These are rows with one label column per class, and single-label rows of a class, which excludes the others.
-    """
-    if reading.style == "columns":
-        return torch.ones(len(rows), 1, dtype=torch.bool)
-    return (rows.y > 0).any(1, keepdim=True) & (task == "single")
+    answers = predictions(model, path, reading, labelled=True, skip=lambda row: None)
+    return measure(model, answers, reading, printable(path.name), classes, strange)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,9 @@ from torch.nn import functional as F
 
 import fedalign
 from fedalign.errors import UserError, nearest
-from fedalign.inference import new_class
+from fedalign.inference import new_class, notebook
 from fedalign.inference.card import Head, ModelCard
+from fedalign.inference.evaluation import Evaluation
 from fedalign.inference.finite import check_finite, check_rows
 from fedalign.inference.storage import read_model, with_program, write_model
 from fedalign.inputs import InputKind
@@ -27,8 +28,10 @@ from fedalign.learning.model import DualEncoder, LabelEncoder, probabilities
 from fedalign.system.allocation import keep_freed_memory
 from fedalign.types import Rows, Sequences, Task
 
+SHOWN = 10  # classes in a model's repr
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Model:
     """Everything needed to predict: the network, the names of its classes, how rows are read, thresholds."""
 
@@ -42,6 +45,24 @@ class Model:
     @property
     def task(self) -> Task:
         return self.network.task
+
+    def __repr__(self) -> str:
+        """Task, kind of rows, classes and scores, without weights."""
+        names = ", ".join(self.label_names[:SHOWN]) + (", ..." if len(self.label_names) > SHOWN else "")
+        return f"{self._head()}\n  classes {names}"
+
+    def _repr_html_(self) -> str:
+        classes = (self.result or {}).get("classes") or [{"name": name} for name in self.label_names]
+        rows = [
+            (one["name"], str(one.get("owners", "")), "" if (f1 := one.get("f1")) is None else f"{100 * f1:.1f}", f1)
+            for one in classes
+        ]
+        return notebook.table(self._head(), ("class", "annotated by", "F1", ""), rows)
+
+    def _head(self) -> str:
+        last = (self.result or {}).get("last") or {}
+        scores = f", F1 {100 * last['f1']:.2f}, accuracy {100 * last['accuracy']:.2f}" if "f1" in last else ""
+        return f"Model: {self.task}-label, {self.inputs.kind}, {len(self.label_names)} classes{scores}"
 
     # --- files --------------------------------------------------------------------------------------------------
 
@@ -114,6 +135,19 @@ class Model:
         if self.task == "single":
             return [self.label_names[int(row.int().argmax())] for row in chosen]
         return [[self.label_names[c] for c in row.nonzero().flatten().tolist()] for row in chosen]
+
+    def evaluate(self, rows: Any, labels: Any = None, classes: Sequence[str] = (), **columns: str) -> Evaluation:
+        """Scores on labelled rows: a labelled file, or rows and one label per row as in `Federation.from_arrays`.
+
+        Rows without a label do not count. Labels that are names speak of the classes that occur in them, or of
+        `classes`, if given. For a file, columns that differ from training are named as in label="diagnosis".
+        """
+        from fedalign.inference import files
+        from fedalign.inference.rows import evaluate_rows
+
+        if isinstance(rows, str | Path) and labels is None:
+            return files.evaluate(self, Path(rows), files.reading_of(self, **columns), classes)
+        return evaluate_rows(self, rows, labels, classes)
 
     def class_of(self, name: str) -> int:
         """The column of a class by its name, in any spelling."""

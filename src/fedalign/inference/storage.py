@@ -59,7 +59,10 @@ def read_model(folder: Path, trust_code: bool) -> tuple[ModelCard, DualEncoder]:
     path = folder / WEIGHTS
     try:
         shapes = _shapes(path)
-        network = _network(card, trust_code)
+        try:
+            network = _network(card, trust_code)
+        except UserError as error:
+            raise UserError(f"{folder / CARD}: {error}") from error
         _check_shapes(folder, network, shapes)
         arrays = load(path.read_bytes())
     except OSError as error:

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fedalign.errors import UserError
 from fedalign.ingest.aliases import Aliases
@@ -70,10 +71,18 @@ def rows(records: Records, inputs: InputKind) -> Rows:
 
 
 def examples(records: Records, classes: Sequence[str], agreed: Agreement) -> Examples:
-    """A party's rows with the labels of the classes it annotates. In a single-label task, all labels of a row with one
-    of its classes are known, because that class excludes the others."""
+    """A party's rows with the labels of the classes it annotates."""
+    return Examples(rows(records, agreed.inputs), *targets(records, classes, agreed))
+
+
+def targets(records: Records, classes: Sequence[str], agreed: Agreement) -> tuple[Tensor, Tensor, Tensor]:
+    """(n, C) labels, (n, C) bool where they are known, and (C,) bool: the classes that the party annotates.
+
+    In a single-label task, all labels of a row with one of its classes are known, because that class excludes the
+    others.
+    """
     assert records.labels is not None
-    own = records.labels.over(classes)
+    own = records.labels.for_classes(classes)
     places = agreed.places(classes)
     y = torch.zeros(len(records), len(agreed.label_names))
     known = torch.zeros(y.shape, dtype=torch.bool)
@@ -83,4 +92,4 @@ def examples(records: Records, classes: Sequence[str], agreed: Agreement) -> Exa
         known |= (y > 0).any(1, keepdim=True)
     mine = torch.zeros(len(agreed.label_names), dtype=torch.bool)
     mine[places] = True
-    return Examples(rows(records, agreed.inputs), y, known, mine)
+    return y, known, mine

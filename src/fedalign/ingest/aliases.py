@@ -34,8 +34,9 @@ def read_aliases(path: Path) -> dict[str, str]:
             if not {"name", "class"} <= set(reader.fieldnames or ()):
                 raise UserError(f"{path}: the first line must be name,class")
             table = {row["name"]: row["class"] for row in reader if row["name"]}
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, csv.Error) as error:
-        raise UserError(f"cannot read the aliases {path}: {error}") from error
+    except (OSError, ValueError, RecursionError, csv.Error) as error:
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else error
+        raise UserError(f"cannot read the aliases {path}: {reason}") from error
     found: dict[str, str] = {}
     for old, new in table.items():
         if not isinstance(new, str) or not new:

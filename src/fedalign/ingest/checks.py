@@ -10,6 +10,7 @@ import numpy as np
 
 from fedalign.errors import UserError, printable
 from fedalign.ingest.holding import Holding
+from fedalign.ingest.identifiers import identifier_reason
 from fedalign.ingest.reading import Reading
 from fedalign.ingest.records import Records
 from fedalign.ingest.validation_report import Findings, PartySummary, listed
@@ -46,7 +47,7 @@ def count_labels(holdings: Sequence[Holding], names: Sequence[str]) -> tuple[np.
         assert holding.records.labels is not None
         # rows without input are not trained on
         rows = np.flatnonzero(np.logical_not(holding.records.empty))
-        labels = holding.records.labels.take(rows).over(holding.classes)
+        labels = holding.records.labels.take(rows).for_classes(holding.classes)
         for i, name in enumerate(holding.classes):
             c = place.get(normalised(name))
             if c is not None:
@@ -60,7 +61,7 @@ def summarise(holding: Holding) -> PartySummary:
     """One party's file in numbers."""
     records = holding.records
     assert records.labels is not None
-    known = records.labels.over(holding.classes).known
+    known = records.labels.for_classes(holding.classes).known
     unlabelled = int(np.logical_not(known.any(1)).sum())
     return PartySummary(
         holding.name, records.file, len(records), int(records.empty.sum()), unlabelled, tuple(holding.classes)
@@ -81,7 +82,7 @@ def check_rows(holding: Holding, reading: Reading, findings: Findings) -> None:
         findings.note(f"{records.file}: {many} empty and left out (row {rows})")
     assert records.labels is not None
     unread = any(file == records.file and column and reading.is_label(column) for file, column, _ in findings.alike)
-    if not unread and not records.labels.over(holding.classes).known.any():
+    if not unread and not records.labels.for_classes(holding.classes).known.any():
         findings.error(
             f"{records.file}: {printable(holding.name)} annotates nothing, all its labels are empty; label some rows "
             "or leave it out"
@@ -89,6 +90,32 @@ def check_rows(holding: Holding, reading: Reading, findings: Findings) -> None:
     gaps = _gaps(records)
     for column, share in gaps[:5]:
         findings.note(f"{records.file}, column {printable(column)}: {share:.0%} of the numbers are missing")
+
+
+def check_identifiers(holdings: Sequence[Holding], reading: Reading, findings: Findings) -> None:
+    """Reports columns of the input that identify a row, a person or a party."""
+    tables = [h.records for h in holdings if h.records.columns and isinstance(h.records.x, np.ndarray)]
+    if reading.input.name() != "features" or len(tables) < len(holdings) or not holdings:
+        return
+    labels = [_class_of_row(records) for records in tables] if reading.style == "label" else None
+    for name in tables[0].columns:
+        if all(name in records.columns for records in tables):
+            numbers = [records.x[:, records.columns.index(name)] for records in tables]  # type: ignore[index]
+            reason = identifier_reason(name, numbers, labels)
+            if reason is not None:
+                findings.note(
+                    f"column {printable(name)} is used as input but looks like an identifier ({reason}); if it is one, "
+                    "leave it out of dataset.features"
+                )
+
+
+def _class_of_row(records: Records) -> list[str]:
+    labels = records.labels
+    assert labels is not None
+    names = np.array([*labels.names, ""], dtype=object)
+    return (
+        names[np.where(labels.yes.any(1), labels.yes.argmax(1), -1)].tolist() if labels.names else [""] * len(records)
+    )
 
 
 def _gaps(records: Records) -> list[tuple[str, float]]:

@@ -29,7 +29,8 @@ def detect_labels(
     why: dict[str, str],
 ) -> dict[str, Any]:
     """The likely label options; `why` receives the reasons."""
-    everywhere = [column for column in tables[0].columns if all(column in table.columns for table in tables)]
+    present = [frozenset(table.columns) for table in tables]
+    everywhere = [column for column in tables[0].columns if all(column in names for names in present)]
     looks = [one.columns for one in profiles]
     for hint in ("label", "labels"):
         if hints.get(hint):

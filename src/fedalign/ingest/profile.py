@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,10 +11,18 @@ import numpy as np
 import polars as pl
 
 from fedalign.ingest.formats import MARKS, Batch, Ragged, Table
-from fedalign.inputs import ColumnProfile, FileProfile
+from fedalign.ingest.formats.cells import Cells
+from fedalign.inputs import ColumnProfile, FileProfile, raw
 
 BATCHES = 4  # of a file that are read
 SEPARATORS = (";", "|")
+LIST = re.compile(r"\s*\[\s*[-\d\[]")  # the beginning of a list of numbers
+
+
+def first_texts(table: Table, column: str) -> list[str]:
+    """The cells of a column in the rows that a profile is made of, as text."""
+    batches = itertools.islice(table.batches([column], lambda problem: None), BATCHES)
+    return [text for batch in batches for text in batch.text(column)]
 
 
 def profile_file(table: Table) -> FileProfile:
@@ -27,7 +36,9 @@ def _profile(batches: Sequence[Batch], column: str) -> ColumnProfile:
     nested = {content for batch in batches if (content := _nested(batch, column))}
     if nested:
         names, series = "names" in nested, "series" in nested
-        return ColumnProfile(False, False, frozenset(), len(batches), 0, {}, names, series, False)
+        there = sum(_filled(batch, column) for batch in batches)
+        dims = max(_dims(batch.cells[column]) for batch in batches)
+        return ColumnProfile(False, False, frozenset(), there, 0, {}, names, series, False, dims)
     numeric = [batch.numeric(column) for batch in batches]
     texts = [text for batch in batches for text in batch.text(column)]
     filled = [text for text in texts if text]
@@ -44,7 +55,31 @@ def _profile(batches: Sequence[Batch], column: str) -> ColumnProfile:
         names=False,
         series=False,
         steady=len(different) > 1 and changes + 1 == len(different) and len(texts) >= 3 * len(different),
+        numbers=np.concatenate([batch.numbers(column) for batch in batches])
+        if any(numeric) and all(one is not False for one in numeric)
+        else None,
     )
+
+
+def _filled(batch: Batch, column: str) -> int:
+    """The number of cells of a nested column that are not empty: a list, or an entry that has a value."""
+    cells = batch.cells[column]
+    if isinstance(cells, Ragged) or (isinstance(cells, np.ndarray) and cells.dtype.kind == "f"):
+        return int((~raw.empty(cells)).sum())
+    if isinstance(cells, np.ndarray):
+        return len(cells)
+    if isinstance(cells, pl.Series) and cells.dtype == pl.String:
+        return sum(text != "" for text in batch.text(column))
+    if isinstance(cells, pl.Series):
+        return len(cells) - cells.null_count()
+    return sum(value is not None and value != "" for value in cells)
+
+
+def _dims(cells: Cells) -> int:
+    """The number of dimensions of one entry of an NPZ array; 0 for plain cells and lists."""
+    if isinstance(cells, Ragged):
+        return 2
+    return cells.ndim - 1 if isinstance(cells, np.ndarray) else 0
 
 
 def _nested(batch: Batch, column: str) -> str:
@@ -59,6 +94,7 @@ def _nested(batch: Batch, column: str) -> str:
     if isinstance(cells, list):
         values = [value for value in cells if isinstance(value, list)]
     elif isinstance(cells, pl.Series) and cells.dtype == pl.String:
-        return "series" if bool(cells.drop_nulls().head(20).str.contains(r"^\s*\[\s*[-\d\[]").any()) else ""
+        first_texts = itertools.islice((text for text in cells.to_list() if text is not None), 20)
+        return "series" if any(map(LIST.match, first_texts)) else ""
     first = next((value[0] for value in values if value), None)
     return "" if not values else "names" if isinstance(first, str) or first is None else "series"

@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, SerializeAsAny, TypeAdapter
 
 from fedalign import registry
 from fedalign.errors import UserError, nearest
-from fedalign.inputs.frames import frame_columns
+from fedalign.inputs.frames import frame_columns, frame_numbers, texts_of
 from fedalign.inputs.input_kind import InputKind
 from fedalign.inputs.raw import Raw
 
@@ -99,8 +99,12 @@ def raw_from_memory(rows: Any, missing: Sequence[str], party: str) -> tuple[type
     """The kind of a party's rows, the raw rows, and the names of their features or channels."""
     names = frame_columns(rows)
     if hasattr(rows, "to_numpy"):  # a data frame; as a list it would be its columns
-        rows = rows.to_numpy()
-    rows = rows if isinstance(rows, np.ndarray) and rows.ndim > 1 else list(rows)
+        cells = rows.to_numpy()
+        if len(names) == 1 and any(isinstance(cell, str) for cell in cells[:, 0].tolist()):
+            rows, names = cells[:, 0], ()  # one column of texts
+        else:
+            rows = frame_numbers(rows) if names else cells
+    rows = rows if isinstance(rows, np.ndarray) and rows.ndim > 1 else texts_of(list(rows))
     if not len(rows):
         raise UserError(f"{party} has no row; leave it out")
     found = kinds()

@@ -54,7 +54,8 @@ class Features(ScaledNumbers):
     def detect(cls, files: FilesProfile) -> Guess | None:
         if not files.numeric:
             return None
-        left = [column for column in files.shared if column not in files.numeric]
+        numeric = frozenset(files.numeric)
+        left = [column for column in files.shared if column not in numeric]
         remark = f"; left out: {files.listed(left)}" if left else ""
         return Guess({"features": files.numeric}, {"features": f"numbers in every file{remark}"})
 
@@ -87,6 +88,11 @@ class Features(ScaledNumbers):
 
     def prepare(self, rows: Any) -> Tensor:
         return self.rows(table_of_numbers(rows, self.scaling.columns, self.width))
+
+    def without_each(self, x: Raw, columns: tuple[str, ...] = ()) -> tuple[tuple[str, ...], Tensor]:
+        """The columns, and the row with each of them at its mean, as if the cell were empty."""
+        repeated = self.rows(x, columns).repeat(self.width, 1)  # (F, F)
+        return self.part_names("column"), repeated.fill_diagonal_(0.0)
 
     def default_columns(self) -> dict[str, Any]:
         return {"features": self.scaling.columns or "all"}

@@ -8,9 +8,16 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from fedalign.errors import printable
 
-IDENTIFIER = re.compile(r"(id|index|row|nr|no|number|uuid|key|unnamed.*|.*[_ ]id)", re.I)
+IDENTIFIER = re.compile(
+    r"(?i:id|index|row|nr|no|number|u?uid|guid|key|unnamed.*|.*[_ .-](id|nr|uuid|number)|"
+    r"(subject|participant|patient|person|volunteer|user|client|party|record|serial)"
+    r"([_ .-]?(id|nr|no|num|number|code))?)"
+    r"|.*[a-z](Id|ID)"
+)
 DOCUMENT = 3  # words per cell, on average, from which a column holds documents
 LISTED = 12  # names that a message lists
 
@@ -28,6 +35,8 @@ class ColumnProfile:
     names: bool  # lists of text
     series: bool  # lists of numbers
     steady: bool  # each value fills several consecutive rows and does not return later
+    dims: int = 0  # of one entry of an NPZ array; 0: a plain cell
+    numbers: np.ndarray | None = field(default=None, compare=False, repr=False)  # (n,) of a column of numbers
 
 
 @dataclass(frozen=True)
@@ -53,21 +62,23 @@ class FilesProfile:
 
     files: Sequence[FileProfile]
     taken: frozenset[str]  # columns with labels or the party's name
+    identifiers: Mapping[str, str] = field(default_factory=dict)  # columns of numbers that are none, and why
 
     @cached_property
-    def arrays(self) -> list[Mapping[str, tuple[str, ...]]]:
+    def series_arrays(self) -> list[Mapping[str, tuple[str, ...]]]:
+        """The arrays of series of each file that has some, with the names of their channels."""
         return [one.arrays for one in self.files if one.arrays]
 
     @cached_property
-    def plain(self) -> list[FileProfile]:
+    def cell_files(self) -> list[FileProfile]:
         """The files whose rows are cells."""
         return [one for one in self.files if not one.arrays]
 
     @cached_property
     def shared(self) -> list[str]:
-        """Columns of all plain files, without those that are taken."""
-        first = list(self.plain[0].columns) if self.plain else []
-        return [c for c in first if all(c in one.columns for one in self.plain) and c not in self.taken]
+        """Columns of all files whose rows are cells, without those that are taken."""
+        first = list(self.cell_files[0].columns) if self.cell_files else []
+        return [c for c in first if all(c in one.columns for one in self.cell_files) and c not in self.taken]
 
     @cached_property
     def documents(self) -> list[str]:
@@ -75,12 +86,16 @@ class FilesProfile:
 
     @cached_property
     def numeric(self) -> list[str]:
-        """Columns of measurements: numbers, and by their name no identifiers."""
-        return [c for c in self.shared if self.holds_numbers(c) and not IDENTIFIER.fullmatch(c)]
+        """Columns of measurements: numbers, and no identifiers."""
+        return [
+            c
+            for c in self.shared
+            if self.holds_numbers(c) and not IDENTIFIER.fullmatch(c) and c not in self.identifiers
+        ]
 
     def all(self, column: str) -> list[ColumnProfile]:
-        """The column in each plain file."""
-        return [one.columns[column] for one in self.plain]
+        """The column in each file whose rows are cells."""
+        return [one.columns[column] for one in self.cell_files]
 
     def words(self, column: str) -> float:
         """Words per cell in the file where there are most."""
@@ -92,8 +107,10 @@ class FilesProfile:
         return bool(filled) and all(found.numeric for found in filled)
 
     def remark(self, column: str) -> str:
-        """` (text in b.csv)` for a column that holds numbers in other files, else ''."""
-        text = [one.file for one in self.plain if one.columns[column].texts and not one.columns[column].numeric]
+        """` (text in b.csv)` for a column that holds numbers in other files, the reason for an identifier, else ''."""
+        if column in self.identifiers:
+            return f" ({self.identifiers[column]})"
+        text = [one.file for one in self.cell_files if one.columns[column].texts and not one.columns[column].numeric]
         return f" (text in {listed(text)})" if text and any(found.numeric for found in self.all(column)) else ""
 
     def listed(self, columns: Sequence[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -91,12 +92,17 @@ class Scaling(Stored):
         """The scaling that changes no number."""
         return cls(columns=tuple(columns), mean=(0.0,) * len(columns), sd=(1.0,) * len(columns))
 
+    @cached_property
+    def _tensors(self) -> tuple[Tensor, Tensor]:
+        """Mean and deviation (F,) in double precision."""
+        return torch.tensor(self.mean, dtype=torch.float64), torch.tensor(self.sd, dtype=torch.float64)
+
     def apply(self, values: np.ndarray | Tensor) -> Tensor:
         """The scaled numbers as float32, in the shape of `values` (..., F)."""
         x = np.asarray(values)
         scaled = torch.empty(x.shape)
         rows = scaled.view(-1, len(self.mean))
-        mean, sd = torch.tensor(self.mean, dtype=torch.float64), torch.tensor(self.sd, dtype=torch.float64)
+        mean, sd = self._tensors
         first = 0
         for part in _parts(x.reshape(rows.shape)):
             rows[first : first + len(part)] = part.sub_(mean).div_(sd).nan_to_num_(nan=0.0)

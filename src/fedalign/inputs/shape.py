@@ -18,6 +18,11 @@ class Shape:
     kind: str  # tokens, series, features, or another form
     size: tuple[int, ...]  # (vocabulary size,) of tokens, (features,) of a step or row, or the dimensions of a row
 
+    @property
+    def is_vector(self) -> bool:
+        """Whether a row is one vector of numbers."""
+        return self.kind not in (TOKENS, SERIES) and len(self.size) == 1
+
     def trial_rows(self) -> Rows:
         """Three made-up rows; sequences of one, two and three steps."""
         offsets = torch.tensor([0, 1, 3, 6])

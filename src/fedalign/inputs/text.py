@@ -16,6 +16,7 @@ from pydantic import Field
 
 from fedalign.errors import UserError
 from fedalign.inputs import words
+from fedalign.inputs.frames import frame_columns, is_missing
 from fedalign.inputs.input_kind import InputKind, Reader
 from fedalign.inputs.padding import padded
 from fedalign.inputs.profile import FilesProfile, Guess
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from fedalign.ingest.formats import Batch, Table
     from fedalign.ingest.offer import Offer
 
+MAX_BUCKETS, MAX_TOKENS = 1 << 20, 1_000_000  # a few bytes of text may ask for them, and each takes memory
 UNKNOWN = 0  # the token of every word outside the vocabulary
 
 
@@ -43,10 +45,10 @@ class TextSettings:
 
     vocabulary: Literal["hashed", "counted"] = "hashed"
     words: Literal["words", "stems", "none"] = "words"
-    buckets: Annotated[int, Field(ge=2)] = 4096  # hash values
+    buckets: Annotated[int, Field(ge=2, le=MAX_BUCKETS)] = 4096  # hash values
     min_count: Annotated[int, Field(ge=1)] = 3  # uses at a party before a word leaves it
     min_clients: Annotated[int, Field(ge=1)] = 2  # parties that must report a word
-    max_tokens: Annotated[int, Field(ge=1)] = 1000
+    max_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] = 1000
 
     def prepare(self, vocabulary: Sequence[str] = ()) -> Text:
         """Text prepared with these settings."""
@@ -67,8 +69,8 @@ class Text(InputKind):
     kind: Literal["text"] = "text"
     preparation: Literal["words", "stems", "none"] = "words"  # stems: as the published R8 texts; none: split at spaces
     vocabulary: tuple[str, ...] = ()  # empty: words are hashed
-    buckets: int = 0  # number of hash values
-    max_tokens: int = 1000
+    buckets: Annotated[int, Field(ge=0, le=MAX_BUCKETS)] = 0  # number of hash values
+    max_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] = 1000
     left_out: tuple[str, ...] = ()  # words that are ignored before the others are counted
 
     feature_map: ClassVar[str] = "tfidf"
@@ -180,10 +182,24 @@ class Text(InputKind):
         return Sequences(torch.tensor(flat, dtype=torch.int32), torch.tensor(offsets))
 
     def prepare(self, rows: Any) -> Sequences:
+        if len(frame_columns(rows)) == 1:
+            rows = rows.to_numpy()[:, 0].tolist()
+        if not isinstance(rows, str) and not hasattr(rows, "columns"):
+            rows = list(rows)
+            empty = next((place for place, row in enumerate(rows) if is_missing(row)), None)
+            if empty is not None:
+                raise UserError(f"row {empty} holds no text; fill it in, or leave the row out")
         # iterating over a data frame gives its columns, or their names
         if isinstance(rows, str) or hasattr(rows, "columns") or not all(isinstance(row, str) for row in rows):
             raise UserError("this model reads texts: give a list of strings, or one column of a data frame")
         return self.rows(rows)
+
+    def without_each(self, x: Raw, columns: tuple[str, ...] = ()) -> tuple[tuple[str, ...], Sequences]:
+        """The distinct words of a document, and the document without each of them."""
+        assert isinstance(x, np.ndarray)
+        found = self.tokens(x[0])
+        distinct = tuple(dict.fromkeys(found))
+        return distinct, self.encode([word for word in found if word != left] for left in distinct)
 
     def default_columns(self) -> dict[str, Any]:
         return {"text": "text"}

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+import numpy as np
+
 from fedalign.errors import UserError
 from fedalign.inputs.words import fold, stem
 
@@ -37,6 +39,7 @@ SMALL_WORDS = frozenset(
 )
 NEAR = 0.8  # similarity from which a pair of names is reported
 MANY = 500  # most names of which every pair is compared
+MOST_WORK = 10_000_000  # pairs of letters that are compared, most likely pairs of names first: a second or two
 # letters of other scripts, and rare Latin ones, that look like plain Latin letters
 LOOK_ALIKES = str.maketrans(
     "асеорхуіјѕһԁԛԝкмтвнгАВЕКМНОРСТУХІЈЅαβεικνορτυχΑΒΕΖΗΙΚΜΝΟΡΤΥΧɑɡıᴀʙᴄᴅᴇꜰɢʜɪᴊᴋʟᴍɴᴏᴘʀꜱᴛᴜᴠᴡʏᴢ",
@@ -169,27 +172,50 @@ def near_pairs(names: Sequence[str]) -> list[Near]:
     """Returns pairs of similar names, the most similar first.
 
     Among more than `MANY` names only those that look alike or consist of the same words are found: comparing all
-    spellings would take minutes.
+    spellings would take minutes. So would long names of the same letters; `MOST_WORK` limits how many are compared.
     """
     keys = [normalised(name) for name in names]
     looks = [appearance(name) for name in names]
     masks = [masked(look) for look in looks]
     stems = [tuple(sorted(stem(word) for word in words_of(name))) for name in names]
-    found = []
+    similar = _similar_letters(keys)
+    found, work = [], 0
     for i, j in _pairs_to_compare(looks, masks, stems):
+        ratio = 0.0
         if keys[i] == keys[j]:
             continue
         if looks[i] == looks[j] or matches_masked(masks[i], looks[j]) or matches_masked(masks[j], looks[i]):
             found.append(Near(names[i], names[j], 1.0, Similarity.LOOK_ALIKE))
-        elif stems[i] == stems[j]:
+            continue
+        if stems[i] == stems[j]:
             found.append(Near(names[i], names[j], 0.95, Similarity.SAME_WORDS))
-        elif (ratio := _similarity(keys[i], keys[j])) >= NEAR:
+            continue
+        if similar[i, j] and work < MOST_WORK:
+            work += len(keys[i]) * len(keys[j])
+            ratio = difflib.SequenceMatcher(None, keys[i], keys[j], autojunk=False).ratio()
+        if ratio >= NEAR:
             found.append(Near(names[i], names[j], round(ratio, 2), Similarity.SPELLING))
         else:
             small, large = sorted((set(stems[i]), set(stems[j])), key=len)
             if small and small < large and len(large) - len(small) == 1:
                 found.append(Near(names[i], names[j], round(len(small) / len(large), 2), Similarity.CONTAINED))
     return sorted(found, key=lambda pair: (-pair.score, pair.first, pair.second))
+
+
+def _similar_letters(keys: Sequence[str]) -> np.ndarray:
+    """(n, n) bool: the names whose letters, in any order, agree to `NEAR` or more; none among more than `MANY`."""
+    similar = np.zeros((len(keys), len(keys)), dtype=bool)
+    if len(keys) > MANY:
+        return similar
+    letters = {letter: i for i, letter in enumerate(sorted(set().union(*keys)))}
+    counts = np.zeros((len(keys), len(letters)), dtype=np.int32)
+    for row, key in enumerate(keys):
+        np.add.at(counts[row], [letters[letter] for letter in key], 1)
+    lengths = counts.sum(1)
+    for row in range(len(keys)):
+        common = np.minimum(counts[row], counts).sum(1)
+        similar[row] = 2.0 * common >= NEAR * np.maximum(lengths[row] + lengths, 1)
+    return similar
 
 
 def _pairs_to_compare(
@@ -207,14 +233,6 @@ def _pairs_to_compare(
         matches = [j for j, look in enumerate(looks) if j != i and matches_masked(masks[i], look)]
         pairs |= {(min(i, j), max(i, j)) for j in matches}
     return sorted(pairs)
-
-
-def _similarity(a: str, b: str) -> float:
-    """Returns the share of letters in common; 0 if it is certainly below `NEAR`."""
-    if 2 * min(len(a), len(b)) < NEAR * (len(a) + len(b)):
-        return 0.0
-    matcher = difflib.SequenceMatcher(None, a, b, autojunk=False)
-    return matcher.ratio() if matcher.quick_ratio() >= NEAR else 0.0
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from fedalign.errors import UserError
 from fedalign.learning import losses
 from fedalign.learning.aggregation import average_over_owners, client_votes, mean
+from fedalign.learning.aggregation.defence import Rule
 from fedalign.learning.local_training import run_epochs
 from fedalign.learning.model import DualEncoder, Head
 from fedalign.learning.replies import Rejection, specs_like
@@ -34,8 +35,10 @@ class Algorithm:
     # equal: clients with a label count the same; all: also those without; examples: by number of labelled rows
     weighting: Literal["equal", "all", "examples"] = "equal"
     average_over_owners: bool = False  # average a class vector over the clients that annotate the class
+    base: Literal["none", "analytic"] = "none"  # analytic: train on top of the analytic solution (docs/analytic.md)
     complement: bool = False  # learn from single-label rows known to lie outside the client's classes
-    clip_updates: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0  # in multiples of the median change; 0: off
+    clip_updates: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 10.0  # times the median change; 0: off
+    robust: Rule = "off"  # how updates are voted on; auto: only those that most clients contradict are replaced
 
     @property
     def head(self) -> Head:
@@ -56,6 +59,10 @@ class Algorithm:
     def finished(self, server: Server) -> bool:
         """Whether no further round is needed, whatever the configured number of rounds."""
         return False
+
+    def worth_scoring(self, server: Server) -> bool:
+        """Whether the weights are a model yet."""
+        return not self.fixed_features or self.finished(server)
 
     def thresholds(self, server: Server) -> Tensor | None:
         """(C,) the probabilities at which the method decides in multi-label; None: 0.5."""
@@ -113,6 +120,10 @@ class Algorithm:
     def reject(self, update: Update) -> Rejection | None:
         """Why an update whose arrays fit `reply_spec` must not be aggregated all the same; None if it may be."""
         return None
+
+    def suspects(self, server: Server, label_names: Sequence[str]) -> dict[int, str]:
+        """The clients that the method itself suspects after a round, with the reason."""
+        return {}
 
     def local_update(self, visit: Visit) -> tuple[Update, Arrays]:
         """(what the client sends, its new state). The default is the training loop over the client's rows."""

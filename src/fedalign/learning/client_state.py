@@ -21,6 +21,11 @@ from fedalign.system.files import write_atomically
 from fedalign.types import Arrays, size_of
 
 
+def second_copy(path: Path) -> Path:
+    """The second copy of a client's file, which a checkpoint makes of a file that it shares with the one before it."""
+    return path.with_name(f"copy-{path.name}")
+
+
 class ClientStates:
     """Thread-safe store of one dict of arrays per client."""
 
@@ -49,13 +54,15 @@ class ClientStates:
             name, digest = self.paths.get(client), self.digests.get(client)
         if name is None:
             return {}
-        try:
-            data = (self.folder / name).read_bytes()
-        except OSError as error:
-            raise UserError(f"the state of client {client} is missing ({error}); start a new run") from error
-        if hashlib.sha256(data).hexdigest() != digest:
-            raise UserError(f"{self.folder / name} is damaged (its SHA-256 differs); start a new run")
-        return load(data)
+        path = self.folder / name
+        for place in (path, second_copy(path)):
+            try:
+                data = place.read_bytes()
+            except OSError:
+                continue
+            if hashlib.sha256(data).hexdigest() == digest:
+                return load(data)
+        raise UserError(f"{path} is missing or damaged, the state of client {client}; resume the run")
 
     def put(self, client: int, arrays: Arrays) -> None:
         with self._lock:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from fedalign.learning.rounds import Plan, Round
 from fedalign.runs.experiment import RunCallbacks
 
+FIRST = 5.0  # seconds before the first update: a run that ends sooner is drawn once, at its end
 EVERY = 20.0  # minimum seconds between two updates
 SHARE = 50.0  # also at least 50 times the duration of an update: at most 2 % of the time
 
@@ -20,7 +23,7 @@ class LivePage:
     def __init__(self, out: Path, warn: Callable[[str], None]) -> None:
         self.out = out
         self.warn = warn
-        self.next = 0.0
+        self.next = time.monotonic() + FIRST
         self.failed = False
 
     @property
@@ -34,6 +37,8 @@ class LivePage:
         def start(plan: Plan, done: int) -> None:
             inner.on_start(plan, done)
             plans.append(plan)
+            # plotting takes a second to import, which a second core can do while the first trains
+            threading.Thread(target=_import_page, daemon=True).start()
             self._try(lambda: self._note(plan, folder))
 
         def after_round(now: Round, seconds: float) -> None:
@@ -80,3 +85,8 @@ class LivePage:
         except Exception as error:
             self.failed = True
             self.warn(f"the report could not be drawn ({type(error).__name__}: {error}); `fedalign report` tries again")
+
+
+def _import_page() -> None:
+    with suppress(Exception):  # `_draw` imports it again and reports what is wrong
+        import fedalign.report.page  # noqa: F401

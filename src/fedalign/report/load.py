@@ -183,7 +183,7 @@ def _read_config(run: StoredRun) -> None:
         return
     try:
         run.table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         run.missing.append(f"config.toml cannot be read ({error})")
         return
     try:
@@ -205,7 +205,7 @@ def _lines(run: StoredRun, name: str, purpose: str) -> list[dict[str, Any]]:
     for line in text.splitlines():
         try:
             value = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             value = None
         if isinstance(value, dict) and integer(value.get("round")) is not None:
             found[value["round"]] = value
@@ -224,7 +224,7 @@ def _object(run: StoredRun, name: str) -> dict[str, Any]:
         return {}
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
         run.missing.append(f"{name} cannot be read and is ignored")

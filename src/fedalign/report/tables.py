@@ -11,6 +11,7 @@ from fedalign.report.grouping import Setting
 from fedalign.report.load import StoredRun, number
 from fedalign.report.style import printable
 
+LAST = 10  # rounds averaged in the table of methods
 MOST_PARTIES = 40  # most columns of the matrix
 NONE = "\u2013"  # a dash where there is no number
 NOTE_GAINS = "Mean F1 over the classes, in percent, on the same test rows. Other classes: never labelled by the party."
@@ -145,12 +146,17 @@ def methods_table(setting: Setting) -> Table | None:
                 continue
             text = f"{middle:.2f}" + ("" if spread is None else f" ± {spread:.2f}")
             row.append(Cell(text, middle, "best" if middle == best[key] else ""))
-        tail = [statistics.fmean(values[-10:]) * 100 for run in entry.runs if (values := run.curve("f1")[1])]
-        row.append(percent_cell(statistics.fmean(tail) if tail else None))
+        curves = [values[-LAST:] for run in entry.runs if (values := run.curve("f1")[1])]
+        tail = statistics.fmean([statistics.fmean(values) * 100 for values in curves]) if curves else None
+        rounds = min(map(len, curves), default=0)
+        row.append(percent_cell(tail) if tail is None else Cell(f"{tail:.2f} ({rounds})", tail))
         row += [number_cell(entry.seeds), number_cell(max((len(run.records) for run in entry.runs), default=0))]
         rows.append(row)
-    columns = ["method", "F1", "accuracy", "F1, last 10 rounds", "seeds", "rounds"]
-    return Table("methods", columns, rows, "Last round, in percent; ± is one standard deviation over seeds.")
+    columns = ["method", "F1", "accuracy", "F1, last rounds", "seeds", "rounds"]
+    about = (
+        f"Last round, in percent; ± is one standard deviation over seeds. F1, last rounds: the mean of the last {LAST}"
+    )
+    return Table("methods", columns, rows, f"{about} or, in brackets, of as many as there were.")
 
 
 def party_class_table(run: StoredRun) -> Table | None:

@@ -1,14 +1,16 @@
 """A run's checkpoints: the server's arrays and the clients' states after the newest and the previous round.
 
 state.json names the files of the newest checkpoint with their SHA-256, and holds a digest of itself;
-state.previous.json does so for the one before it. Files that neither names are removed.
+state.previous.json does so for the one before it. Files that neither names are removed. A client's state that both name
+has a second copy, since no other checkpoint could take its place.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,13 +20,17 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from fedalign.errors import UnknownFormatError, UserError
-from fedalign.learning.client_state import ClientStates
+from fedalign.learning.client_state import ClientStates, second_copy
+from fedalign.runs.round_log import NAME as METRICS
+from fedalign.runs.round_log import Mark
+from fedalign.system.cores import cores
 from fedalign.system.files import write_atomically
 from fedalign.types import Arrays, Server, size_of
 
 FORMAT = 1
 STATE, PREVIOUS = "state.json", "state.previous.json"
-KEYS = {"format", "round", "fingerprint", "server", "clients"}  # of a state.json; one may also have "state"
+KEYS = {"format", "round", "fingerprint", "server", "clients"}  # of every state.json
+MORE = {"state", "metrics"}  # that one may also have
 LARGE = 1 << 16  # bytes from which an array of the server's state has a file of its own
 
 Written = dict[str, tuple[Tensor, str, str]]  # name: the array, its file and the file's SHA-256
@@ -49,7 +55,9 @@ class Checkpoints:
     folder: Path
     written: Written = field(default_factory=dict)  # large arrays of the server's state that are on disk
 
-    def write(self, number: int, server: Server, states: ClientStates, fingerprint: str) -> None:
+    def write(
+        self, number: int, server: Server, states: ClientStates, fingerprint: str, metrics: Mark | None = None
+    ) -> None:
         """Makes this the newest checkpoint and keeps the one before it."""
         states.flush(number)
         # a round is committed again when classes were added, and the checkpoint before it must stay intact
@@ -67,12 +75,26 @@ class Checkpoints:
             "clients": {str(m): [states.paths[m], states.digests[m]] for m in sorted(states.paths)},
         }
         if large:
-            state["state"] = {name: self._write_once(name, value, number) for name, value in large.items()}
+            with ThreadPoolExecutor(cores()) as pool:  # hashing takes as long as writing, and neither holds the lock
+                written = pool.map(self._write_once, large, large.values(), [number] * len(large))
+                state["state"] = dict(zip(large, written, strict=True))
+        if metrics is not None:
+            state["metrics"] = list(metrics)
         newest = self.folder / STATE
-        if self.read_state(STATE):  # a damaged file must not replace an intact one
+        before = self.read_state(STATE)
+        if before:  # a damaged file must not replace an intact one
+            self._copy_shared(before["clients"].values(), state["clients"].values())  # type: ignore[attr-defined]
             newest.replace(self.folder / PREVIOUS)
         write_atomically(newest, json.dumps({**state, "sha256": _digest(state)}))
         self._remove_unused()
+
+    def _copy_shared(self, before: Iterable[list[str]], after: Iterable[list[str]]) -> None:
+        """Makes a second copy of each client's file that two checkpoints name."""
+        shared = set(map(tuple, before)) & set(map(tuple, after))
+        for file, digest in sorted(shared):
+            target = second_copy(self.folder / file)
+            if not target.exists():
+                write_atomically(target, self._read_bytes(file, digest))
 
     def _write_once(self, name: str, value: Tensor, number: int) -> list[str]:
         """[file, SHA-256] of a large array, which is written only when it has changed."""
@@ -83,24 +105,28 @@ class Checkpoints:
         return list(self.written[name][1:])
 
     def _remove_unused(self) -> None:
-        wanted: set[str] = {STATE, PREVIOUS}
+        wanted: set[str] = {STATE, PREVIOUS, METRICS}
         for name in (STATE, PREVIOUS):
             state = self.read_state(name)
             if state:
                 wanted.add(state["server"][0])
-                wanted.update(file for file, _ in state["clients"].values())
+                for file, _ in state["clients"].values():
+                    wanted |= {file, second_copy(self.folder / file).name}
                 wanted.update(file for file, _ in state.get("state", {}).values())
         for path in self.folder.iterdir():
             if path.name not in wanted and not path.name.startswith("."):
                 path.unlink()
 
     def newest(
-        self, fingerprint: str | None = None, warn: Callable[[str], None] = lambda message: None
+        self,
+        fingerprint: str | None = None,
+        warn: Callable[[str], None] = lambda message: None,
+        restore: Callable[[dict[str, Any]], None] = lambda state: None,
     ) -> Saved | None:
         """The newest intact checkpoint; None if there is none.
 
-        With a fingerprint, for a run that resumes: a checkpoint of other data is refused, and the files of the clients'
-        states are checked as well.
+        With a fingerprint, for a run that resumes: a checkpoint of other data is refused, the files of the clients'
+        states are checked as well, and `restore` may raise ValueError for a state that cannot be used.
         """
         for name in (STATE, PREVIOUS):
             state = self.read_state(name)
@@ -114,8 +140,9 @@ class Checkpoints:
             try:
                 arrays = self._read_arrays(*state["server"]) | self._read_large(state)
                 if fingerprint is not None:
-                    for file, digest in self._unchecked(name, state):
-                        self._read_bytes(file, digest)
+                    for file, digest in state["clients"].values():
+                        self._check_client(file, digest, warn)
+                restore(state)
             except (OSError, ValueError, SafetensorError) as error:
                 warn(f"round {state['round']} of {self.folder.parent} is damaged ({error}); using the one before it")
                 continue
@@ -123,15 +150,14 @@ class Checkpoints:
             return Saved(state["round"], state["fingerprint"], weights, extra, state["clients"], kept)
         return None
 
-    def _unchecked(self, name: str, state: dict[str, Any]) -> Iterator[list[str]]:
-        """The files of clients' states that the previous checkpoint does not name.
-
-        The others were checked with that one, and are checked again when they are next read.
-        """
-        before = (self.read_state(PREVIOUS) or {"clients": {}})["clients"] if name == STATE else {}
-        for client, file in state["clients"].items():
-            if before.get(client) != file:
-                yield file
+    def _check_client(self, file: str, digest: str, warn: Callable[[str], None]) -> None:
+        """Raises ValueError if a client's file is damaged and no second copy of it is intact."""
+        try:
+            self._read_bytes(file, digest)
+        except (OSError, ValueError):
+            copy = second_copy(self.folder / file)
+            write_atomically(self.folder / file, self._read_bytes(copy.name, digest))
+            warn(f"{self.folder / file} was damaged; it is restored from its second copy")
 
     @property
     def fingerprint(self) -> str | None:
@@ -150,11 +176,11 @@ class Checkpoints:
             digest = state.pop("sha256", None)
             intact = digest in (None, _digest(state))
             version = state.get("format")
-        except (OSError, ValueError, TypeError, AttributeError):
+        except (OSError, ValueError, TypeError, AttributeError, RecursionError):
             return None
         if intact and type(version) is int and version != FORMAT:
             raise UnknownFormatError(self.folder / name, version, FORMAT)
-        return state if intact and version == FORMAT and state.keys() - {"state"} == KEYS else None
+        return state if intact and version == FORMAT and state.keys() - MORE == KEYS else None
 
     def _read_bytes(self, name: str, digest: str) -> bytes:
         data = (self.folder / name).read_bytes()

@@ -5,17 +5,28 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
+from rich.text import Text
 
 if TYPE_CHECKING:
     from fedalign.learning.rounds import Plan, Round
     from fedalign.runs.experiment import RunCallbacks
 
-screen = Console(stderr=True, highlight=False, soft_wrap=True)
-output = Console(highlight=False)
+CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+
+
+class PlainConsole(Console):
+    """A console on which text from files cannot move the cursor or change a colour: control characters are escaped."""
+
+    def render_str(self, text: str, **how: Any) -> Text:
+        return super().render_str(text.translate(CONTROLS), **how)
+
+
+screen = PlainConsole(stderr=True, highlight=False, soft_wrap=True)
+output = PlainConsole(highlight=False)
 
 
 def complain(message: str) -> None:

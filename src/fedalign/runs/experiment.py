@@ -12,17 +12,22 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.nn import functional as F
 
 from fedalign import registry
 from fedalign.config import Config
 from fedalign.data import partition
 from fedalign.data.downloads import data_folder
+from fedalign.encoders.stacked import stacked_vectors
 from fedalign.errors import UserError
 from fedalign.inputs import InputKind, Shape
 from fedalign.labels import choose, vectors
 from fedalign.labels.notices import notices
+from fedalign.learning.aggregation import promise
+from fedalign.learning.algorithm import Algorithm
 from fedalign.learning.client_state import ClientStates
 from fedalign.learning.model import DualEncoder, LabelEncoder, random_rows
+from fedalign.learning.on_base import OnBase
 from fedalign.learning.rounds import Engine, Plan, Round, rounds
 from fedalign.randomness import torch_generator
 from fedalign.runs.folder import RunFolder
@@ -103,25 +108,47 @@ def plan(config: Config, data: Federation | None = None) -> Plan:
     if config.thresholds and data.task == "single":
         raise UserError("thresholds are for multi-label data; a single-label row gets its likeliest class")
     config = config.model_copy(update={"labels": choose.resolved(data.label_names, config.labels)})
-    algorithm = registry.build("algorithms", config.algorithm.name, config.algorithm.options)
-    config = with_feature_map(config, data.inputs)
+    algorithm = algorithm_of(config)
+    config = with_feature_map(config, data.inputs, len(data.label_names))
     return Plan(config, data, algorithm, model(config, data, algorithm.head))
 
 
-def with_feature_map(config: Config, inputs: InputKind) -> Config:
+def algorithm_of(config: Config) -> Algorithm:
+    """The algorithm of a configuration, on top of the analytic solution if it says so."""
+    found: Algorithm = registry.build("algorithms", config.algorithm.name, config.algorithm.options)
+    if found.base == "none":
+        return found
+    if found.fixed_features:
+        raise UserError(f"algorithm.base is for methods that train; {config.algorithm.name} is the base itself")
+    asked = {} if found.robust == "off" else {"robust": "auto"}  # sums are compared, whatever rule updates are voted by
+    first: Algorithm = registry.build("algorithms", found.base, asked)
+    clip, robust = found.clip_updates, found.robust
+    return OnBase(first=first, then=found, rounds=config.rounds, clip_updates=clip, robust=robust)
+
+
+def with_feature_map(config: Config, inputs: InputKind, classes: int) -> Config:
     """The configuration with a fixed feature map for this kind of rows, if the algorithm needs one and its encoder is
-    none."""
-    if not registry.build("algorithms", config.algorithm.name, config.algorithm.options).fixed_features:
+    none: instead of the encoder, or stacked with it."""
+    algorithm = registry.build("algorithms", config.algorithm.name, config.algorithm.options)
+    if not algorithm.fixed_features and algorithm.base == "none":
         return config
     options = registry.build("encoders", config.encoder.name, config.encoder.options)
-    if getattr(options, "fixed", False):
+    if getattr(options, "fixed", False) or getattr(options, "stacked", False):
+        if algorithm.base != "none" and not getattr(options, "stacked", False):
+            raise UserError(f"algorithm.base needs an encoder that is trained; {config.encoder.name} is not")
         return config
     name = inputs.feature_map
     if not name:
         raise UserError(f"there is no fixed feature map for {inputs.rows_called}; choose another algorithm.name")
     chosen = registry.build("encoders", name, {})
     filled = {key: getattr(chosen, key) for key in registry.option_names(type(chosen))}
-    return config.model_copy(update={"encoder": registry.Choice(name=name, **filled)})
+    found = registry.Choice(name=name, **filled)
+    if algorithm.base != "none":
+        if config.encoder.name not in registry.names("encoders"):
+            raise UserError(f"algorithm.base works with the encoders {', '.join(registry.names('encoders'))}")
+        trained = config.encoder.model_dump(mode="json")
+        found = registry.Choice(name="stacked", trained=trained, fixed_map={"name": name, **filled}, classes=classes)
+    return config.model_copy(update={"encoder": found})
 
 
 def model(config: Config, data: Federation, head: str) -> DualEncoder:
@@ -130,13 +157,18 @@ def model(config: Config, data: Federation, head: str) -> DualEncoder:
     options = registry.build("encoders", config.encoder.name, config.encoder.options)
     encoder = options.build(shape, torch_generator(config.seed, "encoder"))
     classes, dim = len(data.label_names), encoder.dim
+    stacked = getattr(options, "stacked", False)
+    dim -= classes if stacked else 0  # class vectors have an entry for each score
+    normalise = False
     if head in ("linear", "rows"):
         rows = random_rows(classes, dim, torch_generator(config.seed, "head"))
-        return DualEncoder(encoder, LabelEncoder(rows, bias=head == "linear", normalise=False), data.task)
-    how = config.labels if head == "names" else config.labels.model_copy(update={"source": "random"})
-    rows = vectors.make(data.label_names, dim, how, config.seed)
-    normalise = data.task == "single" if how.normalise is None else how.normalise
-    return DualEncoder(encoder, LabelEncoder(rows, bias=False, normalise=normalise), data.task)
+    else:
+        how = config.labels if head == "names" else config.labels.model_copy(update={"source": "random"})
+        rows = vectors.make(data.label_names, dim, how, config.seed)
+        normalise = data.task == "single" if how.normalise is None else how.normalise
+    if stacked:
+        rows, normalise = stacked_vectors(F.normalize(rows, dim=1)), False
+    return DualEncoder(encoder, LabelEncoder(rows, bias=head == "linear", normalise=normalise), data.task)
 
 
 def run(
@@ -180,6 +212,9 @@ def run(
         if prepared.algorithm.head == "names" and config.dataset.name != "synthetic":
             for sentence in notices(prepared.federation.label_names, asked, config.labels):
                 callbacks.on_warning(sentence)
+        if prepared.algorithm.robust != "off" and not prepared.algorithm.fixed_features:
+            data = prepared.federation
+            callbacks.on_warning(promise(data.classes, data.label_names, prepared.algorithm.robust))
         began = time.perf_counter()
         for now in rounds(prepared, engine, server, done):
             server = now.server

@@ -24,11 +24,12 @@ from typing import Any
 
 from fedalign import registry
 from fedalign.config import Config, to_toml
-from fedalign.errors import UnknownFormatError, UserError
+from fedalign.errors import UnknownFormatError, UserError, parsing
 from fedalign.inference.card import ModelCard
 from fedalign.inference.storage import RESULT_FORMAT, write_model
 from fedalign.learning.client_state import ClientStates
 from fedalign.runs.checkpoint import STATE, Checkpoints, Saved, Written
+from fedalign.runs.round_log import RoundLog
 from fedalign.system.files import sync_folder, write_atomically
 from fedalign.types import Arrays, Server
 
@@ -123,26 +124,31 @@ class RunFolder:
         self, number: int, server: Server, states: ClientStates, fingerprint: str, record: dict[str, Any]
     ) -> None:
         """Appends the round's line to metrics.jsonl and commits its checkpoint."""
-        with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps(record) + "\n")
+        RoundLog.of(self.path).append(json.dumps(record))
         self.commit(number, server, states, fingerprint)
 
     def commit(self, number: int, server: Server, states: ClientStates, fingerprint: str) -> None:
         """Makes this the newest checkpoint and keeps the one before it."""
-        self._store.write(number, server, states, fingerprint)
+        self._store.write(number, server, states, fingerprint, RoundLog.of(self.path).mark())
 
     def load_round(
         self, server: Server, states: ClientStates, fingerprint: str, warn: Callable[[str], None]
     ) -> tuple[int, Server]:
         """The newest intact checkpoint: (rounds done, server), or (0, the given server) if there is none."""
-        saved = self._store.newest(fingerprint, warn)
+        log = RoundLog.of(self.path)
+
+        def restore(state: dict[str, Any]) -> None:
+            log.restore(tuple(state["metrics"]), warn) if "metrics" in state else log.cut(state["round"])
+
+        saved = self._store.newest(fingerprint, warn, restore)
         if saved is None:
-            self._cut_metrics(0)
+            log.cut(0)
+            self._cut_times(0)
             return 0, server
         for client, (file, digest) in saved.clients.items():
             states.paths[int(client)], states.digests[int(client)] = file, digest
         states.flush(saved.round)
-        self._cut_metrics(saved.round)
+        self._cut_times(saved.round)
         if saved.extra.keys() != server.extra.keys():
             raise UserError(f"{self.path} is of another version, whose method kept other arrays; start a new run")
         return saved.round, replace(server, weights=saved.weights, extra=saved.extra, state=saved.state)
@@ -160,20 +166,19 @@ class RunFolder:
     def _store(self) -> Checkpoints:
         return Checkpoints(self.checkpoints, self.written)
 
-    def _cut_metrics(self, done: int) -> None:
-        """Drops lines of rounds that were not committed."""
-        for name in ("metrics.jsonl", "timing.jsonl"):
-            path = self.path / name
-            if path.exists():
-                lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-                write_atomically(path, "".join(lines[:done]))
+    def _cut_times(self, done: int) -> None:
+        """Drops the times of rounds that were not committed."""
+        path = self.path / "timing.jsonl"
+        if path.exists():
+            write_atomically(path, b"".join(path.read_bytes().splitlines(keepends=True)[:done]))
 
     # --- metrics and result -------------------------------------------------------------------------------------
 
     def records(self) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl."""
         path = self.path / "metrics.jsonl"
-        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+        with parsing(str(path), "resume the run, which restores it"):
+            return [json.loads(line) for line in path.read_bytes().splitlines()] if path.exists() else []
 
     def note_time(self, number: int, seconds: float) -> None:
         """Appends a line to timing.jsonl."""
@@ -191,7 +196,7 @@ class RunFolder:
         path = self.path / "result.json"
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return {}
         if not isinstance(found, dict):
             return {}
@@ -215,7 +220,8 @@ class RunFolder:
 
 def _ends_by_itself(config: Config) -> bool:
     """Whether the method decides how many rounds it takes."""
-    return bool(getattr(registry.find("algorithms", config.algorithm.name), "fixed_features", False))
+    method = registry.build("algorithms", config.algorithm.name, config.algorithm.options)
+    return bool(method.fixed_features or method.base != "none")
 
 
 def _differences(ours: Any, theirs: Any, path: str = "") -> Iterator[str]:

@@ -25,7 +25,7 @@ from fedalign.types import Federation
 
 MEASURES = ("f1", "accuracy")
 OPTION = "algorithm."
-FOR_ALL = ("weighting", "clip_updates")  # options of the file's algorithm that apply to every method
+FOR_ALL = ("weighting", "clip_updates", "robust")  # options of the file's algorithm that apply to every method
 DEFINING = (
     "average_over_owners",
     "complement",
@@ -57,6 +57,7 @@ class Row:
     scores: dict[str, list[float]]  # of the last round
     tail: dict[str, list[float]]  # of the mean of the last rounds
     traffic: dict[str, float]
+    tail_rounds: int = 0  # rounds in that mean: ten, or as many as there were
 
     def mean(self, measure: str) -> float:
         return statistics.fmean(self.scores[measure])
@@ -71,15 +72,16 @@ def methods_named(words: Sequence[str]) -> list[str]:
     if not words:
         raise UserError(f"no method is given{nearest('', [*METHODS, *GROUPS])}")
     found: dict[str, None] = {}
+    plain = registry.names("algorithms")
     for word in words:
-        if word not in METHODS and word not in GROUPS and not word.endswith(".py"):
-            raise UserError(f"unknown method {word!r}{nearest(word, [*METHODS, *GROUPS])}")
+        if word not in METHODS and word not in GROUPS and word not in plain and not word.endswith(".py"):
+            raise UserError(f"unknown method {word!r}{nearest(word, [*METHODS, *GROUPS, *plain])}")
         found.update(dict.fromkeys(GROUPS.get(word, [word])))
     return list(found)
 
 
 def method(name: str) -> Method:
-    """A method of the tables, or an algorithm's file with its own settings."""
+    """A method of the tables, an algorithm by its plain name, or an algorithm's file, with its own settings."""
     return METHODS.get(name) or Method(Path(name).stem, {"algorithm": {"name": configs.program(name, Path.cwd())}})
 
 
@@ -106,7 +108,11 @@ def grid(
             algorithm = chosen.settings["algorithm"]
             kind = find("algorithms", algorithm["name"])
             known = option_names(kind)
+            if kind.fixed_features:  # it sends no weights
+                known = [key for key in known if key != "clip_updates"]
             meant = {key: value for key, value in shared.items() if key in known and key not in algorithm}
+            if kind.fixed_features and "clip_updates" not in options:
+                meant.pop("clip_updates", None)  # for methods that send weights
             unused -= meant.keys()
             if algorithm["name"] == base.algorithm.name:
                 usual = {key: getattr(kind, key) for key in DEFINING if key in stated and key in known}
@@ -117,7 +123,7 @@ def grid(
                     settings["training"] = {"lr": rate, "label_lr": rate}
                 own = configs.settings_for(preset, algorithm["name"], overrides)
                 config = configs.overlaid(base, own, chosen.settings, settings)
-                label = name if name in METHODS else Path(name).stem  # a file is listed by its name
+                label = Path(name).stem if name.endswith(".py") else name  # a file is listed by its name
                 label = label if rate is None else f"{label}@{rate:g}"
                 cells.append(Cell(name, rate, config.seed, config, out / label / f"seed-{config.seed}"))
     if unused:
@@ -267,6 +273,7 @@ def _row(name: str, rate: float | None, runs: list[tuple[Cell, dict[str, Any]]])
         {key: [100 * r["last"][key] for r in results] for key in MEASURES},
         {key: [100 * r["mean_of_last"][key] for r in results] for key in MEASURES},
         results[0].get("traffic", {}),
+        min(int(r["mean_of_last"].get("rounds", 0)) for r in results),
     )
 
 

@@ -62,7 +62,7 @@ def _validation(folder: Path) -> float | None:
     """F1 on validation rows, as in result.json."""
     try:
         result: dict[str, Any] = json.loads((folder / "result.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{folder} holds no result; finish the run first") from error
     found = result.get("validation")
     return float(found["f1"]) if isinstance(found, dict) else None

@@ -48,7 +48,8 @@ METHODS: dict[str, Method] = {
     "fedavg-owner-rows": _method("FedAvg + owner rows", "fedavg", average_over_owners=True),
     "fedavg-complement": _method("FedAvg + complement", "fedavg", complement=True),
     "fedavg-both": _method("FedAvg + owner rows + complement", "fedavg", average_over_owners=True, complement=True),
-    "fedalign-plus": _fedalign("FedAlign-plus", complement=True),
+    "fedalign-complement": _fedalign("FedAlign + complement", complement=True),
+    "fedalign-plus": Method("FedAlign-plus", {"algorithm": {"name": "fedalign-plus"}}, follows_rates=True),
     "centralised": Method(
         "centralised",
         {

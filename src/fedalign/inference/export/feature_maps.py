@@ -46,11 +46,12 @@ class RocketGraph(nn.Module):
 
     def __init__(self, model: Model, encoder: RocketEncoder) -> None:
         super().__init__()
-        scaling = model.inputs.graph_scaling
-        assert scaling is not None
         self.encoder, self.head, self.task = encoder, model.network.label_encoder, model.task
-        self.register_buffer("scaling_mean", torch.tensor(scaling.mean))
-        self.register_buffer("scaling_sd", torch.tensor(scaling.sd))
+        scaling = model.inputs.graph_scaling
+        self.scaled = scaling is not None
+        if scaling is not None:
+            self.register_buffer("scaling_mean", torch.tensor(scaling.mean))
+            self.register_buffer("scaling_sd", torch.tensor(scaling.sd))
         self.groups = list(encoder.groups())
         # one convolution over all channels per dilation, (kernels, F, TAPS)
         weights = encoder.mix.unsqueeze(2) * encoder.taps.unsqueeze(1)
@@ -59,8 +60,9 @@ class RocketGraph(nn.Module):
     def forward(self, rows: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         e = self.encoder
         inside = torch.arange(rows.shape[1]).view(1, -1) < lengths.view(-1, 1)  # (n, T)
-        scaled = torch.nan_to_num((rows - self.scaling_mean) / self.scaling_sd, nan=0.0)
-        scaled = scaled.clamp(-CLIP, CLIP) * inside.unsqueeze(2)
+        if self.scaled:
+            rows = torch.nan_to_num((rows - self.scaling_mean) / self.scaling_sd, nan=0.0)
+        scaled = rows.clamp(-CLIP, CLIP) * inside.unsqueeze(2)
         channels = scaled.transpose(1, 2)  # (n, F, T)
         parts = [
             F.conv1d(channels, weight, padding=TAPS // 2 * dilation, dilation=dilation)

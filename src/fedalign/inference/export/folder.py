@@ -56,7 +56,7 @@ def _parsed(path: Path, parse: Callable[[str], Any]) -> dict[str, Any]:
         found = parse(path.read_text(encoding="utf-8"))
         if not isinstance(found, dict):
             raise ValueError("not a table of names and values")
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} is damaged ({error}); train again, or move it away to export without it") from error
     return found
 

@@ -18,12 +18,13 @@ from torch.nn import functional as F
 from fedalign.encoders.mlp import MlpEncoder
 from fedalign.encoders.random_features import RandomFeaturesEncoder
 from fedalign.encoders.rocket import RocketEncoder
+from fedalign.encoders.stacked import StackedEncoder
 from fedalign.encoders.tfidf import TfIdfEncoder
 from fedalign.encoders.transformer import TransformerEncoder, sinusoids
 from fedalign.errors import UserError
 from fedalign.inference.export.feature_maps import RocketGraph, TfIdfGraph
 from fedalign.inference.model import Model
-from fedalign.learning.model import probabilities
+from fedalign.learning.model import LabelEncoder, probabilities
 
 INSTALL = "pip install 'fedalign[onnx]'"
 ONNX = "model.onnx"
@@ -43,10 +44,7 @@ class PaddedGraph(nn.Module):
         super().__init__()
         self.encoder, self.head, self.task = encoder, model.network.label_encoder, model.task
         limit = min(encoder.options.max_length, model.inputs.max_steps or encoder.options.max_length)
-        scaling = model.inputs.graph_scaling
-        if scaling is not None:
-            self.register_buffer("mean", torch.tensor(scaling.mean))
-            self.register_buffer("sd", torch.tensor(scaling.sd))
+        self.scaled = register_scaling(self, model)
         self.limit = limit
         self.register_buffer("positions", sinusoids(limit, encoder.dim)[:limit].clone())
 
@@ -59,8 +57,9 @@ class PaddedGraph(nn.Module):
         if e.tokens:
             hidden = F.embedding(rows, e.embedding)
         else:
-            scaled = torch.nan_to_num((rows - self.mean) / self.sd, nan=0.0)
-            hidden = F.linear(scaled, e.embedding, e.embedding_bias)
+            if self.scaled:
+                rows = torch.nan_to_num((rows - self.mean) / self.sd, nan=0.0)
+            hidden = F.linear(rows, e.embedding, e.embedding_bias)
         hidden = hidden + self.positions[:steps]
         # a row of no steps attends to its first padding, which the mean below leaves out
         attended = real | (torch.arange(steps).view(1, -1) == 0)
@@ -82,23 +81,56 @@ class PaddedGraph(nn.Module):
 
 
 class TableGraph(nn.Module):
-    """The model for rows of raw numbers; NaN is a missing value."""
+    """The model for rows of raw numbers; NaN is a missing value. A kind without scaling gives prepared rows."""
 
     mean: Tensor
     sd: Tensor
 
     def __init__(self, model: Model, encoder: MlpEncoder | RandomFeaturesEncoder) -> None:
         super().__init__()
-        scaling = model.inputs.graph_scaling
-        assert scaling is not None
         self.encoder, self.head, self.task = encoder, model.network.label_encoder, model.task
-        self.register_buffer("mean", torch.tensor(scaling.mean))
-        self.register_buffer("sd", torch.tensor(scaling.sd))
+        self.scaled = register_scaling(self, model)
 
     def forward(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        scaled = torch.nan_to_num((rows - self.mean) / self.sd, nan=0.0)
-        logits = self.head(self.encoder(scaled))
+        if self.scaled:
+            rows = torch.nan_to_num((rows - self.mean) / self.sd, nan=0.0)
+        logits = self.head(self.encoder(rows))
         return logits, probabilities(logits, self.task)
+
+
+class StackedGraph(nn.Module):
+    """The graphs of a stacked model's two encoders, each with its part of the class vectors; their logits add up."""
+
+    def __init__(self, model: Model, encoder: StackedEncoder) -> None:
+        super().__init__()
+        head, width, self.task = model.network.label_encoder, encoder.width, model.task
+        vectors = F.normalize(head.weight, dim=1) if head.normalise else head.weight
+        vectors = vectors.detach()
+        scores = vectors[:, width:]  # (C, scores)
+        self.trained, self.fixed_map = _graph(model, encoder.trained), _graph(model, encoder.fixed_map)
+        self.trained.head = _linear(vectors[:, :width] * encoder.mix, head.bias)
+        self.fixed_map.head = _linear(scores @ encoder.base_weight, scores @ encoder.base_bias)
+
+    def forward(self, rows: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        given = (rows,) if lengths is None else (rows, lengths)
+        logits = self.trained(*given)[0] + self.fixed_map(*given)[0]
+        return logits, probabilities(logits, self.task)
+
+
+def _linear(weight: Tensor, bias: Tensor | None) -> LabelEncoder:
+    layer = LabelEncoder(weight, bias=bias is not None, normalise=False)
+    if layer.bias is not None and bias is not None:
+        layer.bias.data.copy_(bias.detach())
+    return layer
+
+
+def register_scaling(graph: nn.Module, model: Model) -> bool:
+    """Adds the buffers `mean` and `sd` to a graph that scales its rows. Returns whether it does."""
+    scaling = model.inputs.graph_scaling
+    if scaling is not None:
+        graph.register_buffer("mean", torch.tensor(scaling.mean))
+        graph.register_buffer("sd", torch.tensor(scaling.sd))
+    return scaling is not None
 
 
 def onnx_bytes(model: Model) -> bytes:
@@ -134,7 +166,12 @@ def onnx_bytes(model: Model) -> bytes:
 
 def graph_of(model: Model) -> nn.Module:
     """The module that is exported: preparation of rows, encoder and head."""
-    encoder = model.network.data_encoder
+    return _graph(model, model.network.data_encoder)
+
+
+def _graph(model: Model, encoder: nn.Module) -> nn.Module:
+    if isinstance(encoder, StackedEncoder):
+        return StackedGraph(model, encoder)
     if isinstance(encoder, TransformerEncoder):
         return PaddedGraph(model, encoder)
     if isinstance(encoder, MlpEncoder | RandomFeaturesEncoder):

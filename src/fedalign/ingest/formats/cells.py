@@ -6,6 +6,8 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,11 +26,12 @@ Cells = pl.Series | list[Any] | np.ndarray | Ragged  # from CSV and Parquet, JSO
 class Batch:
     """Some rows of a file, column by column."""
 
-    file: str
+    file: str  # as shown in messages
     rows: np.ndarray  # (n,) row numbers as a person counts them
     cells: Mapping[str, Cells]
     report: Report = refuse
     missing: frozenset[str] = frozenset()  # texts that mean an empty cell
+    folder: Path = Path()  # where the file lies; paths in its cells are relative to it
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -131,15 +134,25 @@ class Batch:
         """Whether the column holds numbers; None if it is empty. Codes with a leading zero are no numbers."""
         cells = self.cells[column]
         if isinstance(cells, pl.Series) and cells.dtype == pl.String:
-            texts = self._filled(cells).drop_nulls()
-            code = texts.str.contains(r"^[+-]?0\d").any()
-            return None if not len(texts) else not code and not texts.cast(pl.Float64, strict=False).has_nulls()
+            return self._numeric_texts[column]
         if isinstance(cells, pl.Series):
             return None if cells.null_count() == len(cells) else cells.dtype.is_numeric() or cells.dtype == pl.Boolean
         if isinstance(cells, list):
             there = [value for value in cells if value is not None]
             return all(isinstance(value, int | float) for value in there) if there else None
         return isinstance(cells, np.ndarray) and cells.ndim == 1 and cells.dtype.kind in "biuf"
+
+    @cached_property
+    def _numeric_texts(self) -> dict[str, bool | None]:
+        """`numeric` of all columns of text, in one query: there may be thousands of columns with few rows."""
+        texts = {n: c for n, c in self.cells.items() if isinstance(c, pl.Series) and c.dtype == pl.String}
+        frame = pl.DataFrame([cells.alias(f"{i}") for i, cells in enumerate(texts.values())])
+        cell = pl.all().str.strip_chars().replace(dict.fromkeys(["", *sorted(self.missing)]))
+        filled = frame.select(cell)
+        wrong = pl.all().str.contains(r"^[+-]?0\d") | pl.all().cast(pl.Float64, strict=False).is_null()
+        any_wrong = filled.select((wrong & pl.all().is_not_null()).any()).row(0) if texts else ()
+        any_filled = filled.select(pl.all().is_not_null().any()).row(0) if texts else ()
+        return {n: not bad if there else None for n, bad, there in zip(texts, any_wrong, any_filled, strict=True)}
 
     def marks(self, column: str) -> tuple[np.ndarray, np.ndarray]:
         """(n,) yes and (n,) known of a column of 1, 0 (or words for them) and empty cells."""

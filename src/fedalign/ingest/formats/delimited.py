@@ -12,10 +12,21 @@ from typing import IO
 import numpy as np
 import polars as pl
 
-from fedalign.errors import UserError, quoted
+from fedalign.errors import UserError
 from fedalign.ingest.formats.cells import Cells
 from fedalign.ingest.formats.problems import Problem, Report
-from fedalign.ingest.formats.table import MAX_LINE, ROWS, Piece, Table, binary, damage_named, decoded, grouped, line_of
+from fedalign.ingest.formats.table import (
+    MAX_LINE,
+    ROWS,
+    Piece,
+    Table,
+    binary,
+    check_columns,
+    damage_named,
+    decoded,
+    grouped,
+    line_of,
+)
 
 BLOCK = 1 << 22  # bytes given to polars at once
 
@@ -32,15 +43,14 @@ def open_table(path: Path, file: str, separator: str | None) -> Table:
         raise UserError(f"{file}, row 1: the header cannot be read ({error}); write column names there") from error
     columns = [column.strip() for column in columns]
     named = [column for column in columns if column]  # a column without a name, such as a written index, is left out
-    twice = sorted({column for column in named if named.count(column) > 1})
-    if twice:
-        raise UserError(f"{file}, row 1: the column {quoted(twice[0])} is there twice; rename one of them")
+    check_columns(f"{file}, row 1", named)
     if not named:
         raise UserError(f"{file}, row 1: there are no column names; write them there, separated by {separator!r}")
     sign = separator
 
     def pieces(wanted: Sequence[str], report: Report) -> Iterator[Piece]:
-        places = {column: columns.index(column) for column in wanted}
+        numbered = {column: i for i, column in enumerate(columns)}
+        places = {column: numbered[column] for column in wanted}
         with damage_named(file), binary(path) as stream:
             stream.read(header)
             yield from _pieces(stream, file, places, len(columns), sign, 1 + used, report)

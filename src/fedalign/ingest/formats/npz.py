@@ -8,25 +8,21 @@ from __future__ import annotations
 
 import math
 import zipfile
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedalign.errors import UserError, printable, quoted
+from fedalign.errors import UserError, parsing, printable
 from fedalign.ingest.formats.cells import Cells, as_text
 from fedalign.ingest.formats.problems import Report
-from fedalign.ingest.formats.table import ROWS, Piece, Table
+from fedalign.ingest.formats.table import MAX_COLUMNS, ROWS, Piece, Table, check_claim, check_columns, check_width
 from fedalign.inputs.raw import Ragged
 
-FREE_BYTES, MAX_RATIO = (
-    1 << 28,
-    100,
-)  # bytes that any file may unpack to; beyond that, the largest ratio to its own size
+MAX_DIMENSIONS = 8
 
 
 @dataclass(frozen=True)
@@ -51,12 +47,11 @@ def open_table(path: Path, file: str) -> Table:
         if len(array.shape) == 3 or f"{name}_offsets" in arrays:
             series[name] = named
         elif len(array.shape) == 2:
+            check_width(file, array.shape[1])
             named = named or tuple(f"{name}[{i}]" for i in range(array.shape[1]))
             within |= {column: (name, i) for i, column in enumerate(named)}
             columns += named
-    twice = sorted({column for column in columns if columns.count(column) > 1})
-    if twice:
-        raise UserError(f"{file} names the column {quoted(twice[0])} twice; rename one of them")
+    check_columns(file, columns)
 
     def pieces(wanted: Sequence[str], report: Report) -> Iterator[Piece]:
         held = _whole(path, file, arrays, [within[column][0] if column in within else column for column in wanted])
@@ -114,12 +109,8 @@ def _ragged(file: str, name: str, values: np.ndarray, offsets: np.ndarray) -> Ra
     return Ragged(values.astype(np.float64), offsets)
 
 
-@contextmanager
-def _damage_named(file: str) -> Iterator[None]:
-    try:
-        yield
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError, EOFError, zlib.error) as error:
-        raise UserError(f"{file} cannot be read as NPZ ({printable(str(error))}); write it with numpy.savez") from error
+def _damage_named(file: str) -> AbstractContextManager[None]:
+    return parsing(file, "write it with numpy.savez", "NPZ")
 
 
 def _headers(path: Path, file: str) -> dict[str, _Array]:
@@ -134,7 +125,11 @@ def _headers(path: Path, file: str) -> dict[str, _Array]:
                     raise ValueError(f"{info.filename} has an unknown version")
                 read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
                 shape, _, dtype = read(stream)
+                if len(shape) > MAX_DIMENSIONS or any(type(length) is not int for length in shape):
+                    raise ValueError(f"{info.filename} declares no shape of an array")
                 size = math.prod(shape) * dtype.itemsize
+                if not size and max(shape, default=0) > MAX_COLUMNS:
+                    raise ValueError(f"{info.filename} declares the shape {shape} and holds nothing")
                 # an array that holds Python objects is never read
                 if dtype.kind in "biufUS" and min(shape, default=0) >= 0 and size == info.file_size - stream.tell():
                     found[info.filename.removesuffix(".npy")] = _Array(shape, dtype, size)
@@ -146,12 +141,8 @@ def _headers(path: Path, file: str) -> dict[str, _Array]:
 
 
 def _arrays(path: Path, file: str, arrays: Mapping[str, _Array], names: Sequence[str]) -> dict[str, np.ndarray]:
-    claimed, size = sum(arrays[name].size for name in names), path.stat().st_size
-    if claimed > FREE_BYTES and claimed > MAX_RATIO * size:
-        raise UserError(
-            f"{file} has {size >> 10:,} KB and claims to hold {claimed >> 20:,} MB; if that is right, write it "
-            "uncompressed with numpy.savez"
-        )
+    claimed = sum(arrays[name].size for name in names)
+    check_claim(file, path.stat().st_size, claimed, "write it uncompressed with numpy.savez")
     with _damage_named(file), zipfile.ZipFile(path) as archive:
         found = {}
         for name in names:

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import gzip
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, TypeVar
 
 import numpy as np
 
-from fedalign.errors import UserError, nearest, printable, quoted
+from fedalign.errors import UserError, nearest, parsing, printable, quoted
 from fedalign.ingest.formats.cells import Batch, Cells
 from fedalign.ingest.formats.problems import Problem, Report, refuse
 
 ROWS = 8192  # rows of a batch
 BYTES = 1 << 25  # of a batch, roughly: a few long rows take as much memory as thousands of short ones
 MAX_LINE = 1 << 26  # bytes of one line; a longer one means a broken file
+MAX_COLUMNS = 1 << 13  # of a file; each column costs a tenth of a millisecond before its first row is read
+FREE_BYTES, MAX_RATIO = 1 << 25, 100  # that any file may unpack to; beyond that, the largest ratio to its own size
 T = TypeVar("T")
 Piece = tuple[np.ndarray, dict[str, Cells]]  # row numbers, cells
 
@@ -30,8 +33,9 @@ class Table:
     file: str  # as shown in messages
     columns: tuple[str, ...]
     pieces: Callable[[Sequence[str], Report], Iterator[Piece]]
-    channels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # names within an NPZ's arrays of series
+    channels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # array of series in an NPZ -> its channels
     names: Mapping[str, str] = field(default_factory=dict)  # common name of a column -> this file's name
+    folder: Path = Path()  # where the file lies; paths in its cells are relative to it
 
     def renamed(self, names: Mapping[str, str]) -> Table:
         """The table with other column names: `{"heart_rate": "hr"}` renames this file's hr to heart_rate."""
@@ -41,12 +45,13 @@ class Table:
                 raise UserError(f"{self.file} has a column {quoted(ours)} already; rename another one to it")
         back = {theirs: ours for ours, theirs in names.items()}
         columns = tuple(back.get(column, column) for column in self.columns)
-        return Table(self.file, columns, self.pieces, self.channels, dict(names))
+        return replace(self, columns=columns, names=dict(names))
 
     def require(self, *columns: str) -> None:
         """Raises UserError if the file lacks one of the columns."""
+        names = frozenset(self.columns)
         for column in columns:
-            if column not in self.columns:
+            if column not in names:
                 there = [printable(name) for name in self.columns[:200]]
                 raise UserError(f"{self.file} has no column {quoted(column)}{nearest(column, there)}")
 
@@ -54,9 +59,15 @@ class Table:
         """The rows in order, in batches, with these columns."""
         self.require(*columns)
         theirs = {column: self.names.get(column, column) for column in columns}
-        for rows, cells in self.pieces(list(dict.fromkeys(theirs.values())), report):
+        pieces = self.pieces(list(dict.fromkeys(theirs.values())), report)
+        while True:
+            with parsing(self.file, "copy it again from its source"):
+                piece = next(pieces, None)
+            if piece is None:
+                return
+            rows, cells = piece
             mine = {ours: cells[name] for ours, name in theirs.items()}
-            yield Batch(self.file, rows, mine, report, frozenset(missing))
+            yield Batch(self.file, rows, mine, report, frozenset(missing), self.folder)
 
 
 def grouped(records: Iterable[tuple[int, T, int]], most: int) -> Iterator[list[tuple[int, T]]]:
@@ -81,8 +92,49 @@ def damage_named(file: str) -> Iterator[None]:
         raise UserError(f"{file} is damaged or cut off ({error}); copy it again from its source") from error
 
 
+def check_width(file: str, columns: int) -> None:
+    """Raises UserError if a file has too many columns."""
+    if columns > MAX_COLUMNS:
+        raise UserError(f"{file} has {columns:,} columns and {MAX_COLUMNS:,} is the limit; leave out some of them")
+
+
+def check_columns(file: str, columns: Sequence[str]) -> None:
+    """Raises UserError if there are too many columns, or if a name occurs twice or cannot be written."""
+    check_width(file, len(columns))
+    for column, count in Counter(columns).items():
+        if count > 1:
+            raise UserError(f"{file}: the column {quoted(column)} is there twice; rename one of them")
+        if any("\ud800" <= character <= "\udfff" for character in column):
+            raise UserError(f"{file}: the column name {quoted(column)} is not UTF-8; rename the column")
+
+
+def check_claim(file: str, size: int, claimed: int, fix: str) -> None:
+    """Raises UserError if a file of `size` bytes unpacks to far more than such a file can hold."""
+    if claimed > FREE_BYTES and claimed > MAX_RATIO * size:
+        claim = f"{size >> 10:,} KB and claims to hold {claimed >> 20:,} MB"
+        raise UserError(f"{file} has {claim}; if that is right, {fix}")
+
+
+class _Unpacked(gzip.GzipFile):
+    """A gzip file that is read no further than `check_claim` allows."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._shown, self._stored = printable(path.name), path.stat().st_size
+
+    def read(self, size: int | None = -1) -> bytes:
+        return self._checked(super().read(size))
+
+    def readline(self, size: int | None = -1) -> bytes:
+        return self._checked(super().readline(size))
+
+    def _checked(self, data: bytes) -> bytes:
+        check_claim(self._shown, self._stored, self.tell(), "unpack it first")
+        return data
+
+
 def binary(path: Path) -> IO[bytes]:
-    return gzip.open(path) if path.name.lower().endswith(".gz") else path.open("rb")  # type: ignore[return-value]
+    return _Unpacked(path) if path.name.lower().endswith(".gz") else path.open("rb")  # type: ignore[return-value]
 
 
 def line_of(stream: IO[bytes], file: str) -> bytes:

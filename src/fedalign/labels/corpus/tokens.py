@@ -79,10 +79,8 @@ def _plain(run: bytes) -> bytes | None:
 
 @lru_cache(maxsize=1 << 16)
 def _plain_with(letter: bytes, run: bytes) -> bytes:
-    text = unicodedata.normalize("NFKC", (letter + run).decode())
-    text = MARKED.sub(lambda found: fold(found[0]), text)
     found = []
-    for character in text:
+    for character in composed((letter + run).decode()):
         folded = fold(character)
         if character.isascii() or (character.isalnum() and folded.isalnum() and not folded.isascii()):
             found.append(character)  # unchanged, because its case shows where a sentence begins
@@ -90,6 +88,18 @@ def _plain_with(letter: bytes, run: bytes) -> bytes:
             folded = folded.upper() if character.isupper() else folded
             found.append("".join(c if c.isalnum() or c.isascii() else PUNCTUATION.get(c, " ") for c in folded))
     return "".join(found).encode()
+
+
+def composed(text: str) -> str:
+    """Returns the text with letters and their marks in composed form. A capital stays one, because its case shows where
+    a sentence begins; J with a caron and the few others that are composed only in lower case do not."""
+    return MARKED.sub(lambda found: _composed(found[0]), unicodedata.normalize("NFKC", text))
+
+
+def _composed(marked: str) -> str:
+    folded = fold(marked)
+    capital = unicodedata.normalize("NFKC", folded.upper())
+    return capital if marked[0].isupper() and len(capital) == len(folded) else folded
 
 
 class Words(NamedTuple):

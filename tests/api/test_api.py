@@ -363,7 +363,7 @@ def test_a_federation_shows_itself_in_a_few_lines() -> None:
         ({"a": (["x", "y"], ["p", ["q"]])}, "some labels are names and some are lists"),
         ({"a": (["x"], [None])}, "no label at all"),
         ({"a": (["x"], ["p"]), "b": (["x"], [["p"]])}, "both names and lists"),
-        ({"a": (["x"], [3])}, "3 is not a class name"),
+        ({"a": (["x"], [3.5])}, "3.5 is not a class name; give a text, a whole number, a list of texts, or None"),
         ({"a": (["x"], ["a\u202eb"])}, "printable"),
         ({"a": ([[1.0], [1.0, 2.0]], ["p", "q"])}, "rows must be .*texts or rows of numbers"),
         ({"a": ([["x", "y"]], ["p"])}, "rows must be .*texts or rows of numbers"),
