@@ -4,6 +4,9 @@
 # Neither installs again while pyproject.toml is unchanged.
 #   make extras  Flower, ONNX and the rest, so that no test is skipped
 #   make docs    the documentation site, in site/; needs no network once its tools are installed
+#   make sbom    sbom.json, a bill of materials (CycloneDX) of what is installed
+#   make fuzz    10,000 malformed files through every reader (FILES=...); make torture  kills, flips and full disks
+#   make test-lowest  the tests with the oldest allowed versions of what the package requires
 #   make test-slow  the tests that take minutes: real Flower processes over TLS, killed and restarted, and the like
 
 PYTHON ?= python3
@@ -12,7 +15,9 @@ ROUNDS ?= 12
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo test test-slow extras docs lint format clean
+FILES ?= 10000
+
+.PHONY: demo test test-slow test-lowest sbom fuzz torture extras docs lint format clean
 
 demo: $(VENV)/installed
 	$(BIN)/fedalign run r8-8 --set algorithm.name=analytic
@@ -23,6 +28,20 @@ test: $(VENV)/installed-dev
 
 test-slow: $(VENV)/installed-extras
 	$(BIN)/python -m pytest -m slow -n 0
+
+test-lowest: pyproject.toml
+	test -x $(VENV)-lowest/bin/python || $(PYTHON) -m venv $(VENV)-lowest
+	$(VENV)-lowest/bin/python -m pip --disable-pip-version-check install -e '.[dev]' -c tests/lowest.txt
+	$(VENV)-lowest/bin/python -m pytest
+
+sbom: $(VENV)/installed-extras
+	$(BIN)/python benchmarks/sbom.py --extras all
+
+fuzz: $(VENV)/installed-extras
+	$(BIN)/python benchmarks/fuzz.py --files $(FILES)
+
+torture: $(VENV)/installed
+	$(BIN)/python benchmarks/torture.py
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .
@@ -60,4 +79,4 @@ $(VENV)/installed-docs: pyproject.toml
 	touch $@
 
 clean:
-	rm -rf site $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf site $(VENV) $(VENV)-lowest .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import ast
 import importlib
-import runpy
 from pathlib import Path
 
 import pytest
 
+from fedalign.bench.attacks import ATTACKS, AttackedEngine, measure
+from fedalign.engines.local import Local
+from fedalign.learning.rounds import rounds
 from helpers.commands import ROOT
-from helpers.federations import plan
+from helpers.federations import plan, same
 
 BENCHMARKS = sorted((ROOT / "benchmarks").glob("*.py"))
 
@@ -26,11 +28,18 @@ def test_what_a_benchmark_imports_from_here_exists(path: Path) -> None:
                     importlib.import_module(f"{node.module}.{alias.name}")
 
 
-def test_the_benchmark_of_attacks_replaces_the_weights_of_one_client() -> None:
-    """An update multiplied by 100 moves the model; without an attack the score is that of the engine."""
-    names = runpy.run_path(str(ROOT / "benchmarks" / "attacks.py"))
+def test_the_benchmark_of_attacks_replaces_the_weights_of_some_clients() -> None:
+    """An update multiplied by 100 moves the model; a refused one gives the weights of a run without its client."""
     prepared = plan("fedavg", rounds=1, clients_per_round=4)
-    honest, _ = names["score"](prepared, None)
-    attacked, _ = names["score"](prepared, names["ATTACKS"]["its update, 100 times"])
-    assert 0 <= honest <= 100
-    assert attacked != honest
+    honest = measure(prepared, ATTACKS["no attack"], frozenset())
+    attacked = measure(prepared, ATTACKS["its update, 100 times"], frozenset({0}))
+    assert 0 <= honest.held <= 100
+    assert not same(attacked.weights, honest.weights)
+    refused = [measure(prepared, ATTACKS[name], frozenset({0})).weights for name in ("NaN", "infinity", "1e38")]
+    assert same(refused[0], refused[1])
+    assert same(refused[0], refused[2])
+    with Local(workers=1).open(prepared) as engine:
+        engine_without = AttackedEngine(engine, None, frozenset())
+        engine_without.train = lambda server, number, chosen: engine.train(server, number, chosen)[1:]  # type: ignore[method-assign]
+        *_, last = rounds(prepared, engine_without, prepared.start())
+    assert same(refused[0], last.server.weights)

@@ -9,7 +9,6 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 from torch import Tensor
 
-from fedalign.errors import UserError
 from fedalign.learning.algorithm import Algorithm
 from fedalign.learning.analytic import client, server, summary
 from fedalign.learning.local_training import labelled_rows
@@ -31,11 +30,10 @@ class Analytic(Algorithm):
     omega: Annotated[float, Field(ge=0, le=1)] | None = None  # weight of unknown entries, multi-label; None: chosen
 
     def options(self, task: Task) -> server.Options:
-        return server.Options(task, self.refinements, self.likelihood, self.penalty, self.omega)
+        return server.Options(task, self.refinements, self.likelihood, self.penalty, self.omega, self.robust != "off")
 
     def start(self, model: DualEncoder, num_clients: int) -> Server:
-        if self.clip_updates:
-            raise UserError("algorithm.clip_updates is for methods that send weights; analytic sends sums")
+        summary.check_options(self.clip_updates, self.robust)
         return server.start(model, num_clients)
 
     def participants(self, state: Server) -> list[int] | None:
@@ -62,6 +60,9 @@ class Analytic(Algorithm):
 
     def reject(self, update: Update) -> Rejection | None:
         return summary.rejection(update)
+
+    def suspects(self, state: Server, label_names: Sequence[str]) -> dict[int, str]:
+        return summary.suspects(state, label_names)
 
     def thresholds(self, state: Server) -> Tensor | None:
         return server.thresholds(state)

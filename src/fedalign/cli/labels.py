@@ -1,4 +1,4 @@
-"""fedalign labels: count label names in a corpus, make vectors from the counts, show them."""
+"""fedalign labels: join names of parties, count label names in a corpus, make vectors from the counts, show them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
+from fedalign.cli._json import answer
+from fedalign.cli._labels_match import match_command
 from fedalign.errors import UserError
 from fedalign.runs.display import note, output, screen, suggest
 
@@ -21,8 +23,12 @@ if TYPE_CHECKING:
 ORDER = 6
 SHOWN = 10  # unreadable files that are listed on the screen
 group = typer.Typer(
-    invoke_without_command=True, help="Count label names in a corpus, make vectors from the counts, show them."
+    invoke_without_command=True,
+    help="Join names of parties, count names in a corpus, make vectors from the counts, show them.",
 )
+
+
+group.command(name="match")(match_command)
 
 
 class Segment(StrEnum):
@@ -56,6 +62,7 @@ def table(context: typer.Context) -> None:
         pieces = f"{one.segments:,} {one.rule.segment}s"
         shown.add_row(name, str(len(one.rule.names)), escape(about), f"{size / 1e6:.1f} MB", pieces, little)
     output.print(shown)
+    answer({"counts": {name: list(counts.read(name).rule.names) for name in counts.shipped()}})
     suggest("fedalign labels vectors --counts extrasensory --out vectors.safetensors")
 
 
@@ -111,6 +118,8 @@ def count_command(
         screen.print("stopped; nothing was written")
         sys.exit(130)
     counts.write(outcome.counts, out)
+    found = dict(zip(outcome.counts.rule.names, outcome.counts.counts, strict=True))
+    answer({"out": out, "segments": found, "unreadable": [name for name, _ in outcome.unreadable]})
     _report(outcome, time.perf_counter() - began)
     suggest("fedalign labels vectors --counts", out, "--out", out.with_suffix(".safetensors"))
 
@@ -197,6 +206,7 @@ def merge_command(
         raise UserError("a file of counts is given twice; give each once")
     total = counts.merge([counts.read(path) for path in parts])
     counts.write(total, out)
+    answer({"out": out, "segments": dict(zip(total.rule.names, total.counts, strict=True))})
     size = sum(corpus.bytes for corpus in total.corpora)
     output.print(f"{len(parts)} files: {size / 1e6:,.1f} MB of text, {total.segments:,} {total.rule.segment}s")
     suggest("fedalign labels vectors --counts", out, "--out", out.with_suffix(".safetensors"))
@@ -240,6 +250,7 @@ def vectors_command(
     facts = vectors.notes(wanted, how)
     vectors.write_vectors(out, wanted, rows, {**facts, "seed": seed})
     isolated_names = facts.get("isolated", [])
+    answer({"out": out, "names": wanted, "dim": dim, "isolated": isolated_names})
     if isolated_names:
         note(f"no edge was found for {', '.join(isolated_names)}; they get random vectors of the mean length")
     output.print(f"{len(wanted)} vectors of {dim} numbers in {escape(str(out))}", soft_wrap=True)
@@ -279,5 +290,6 @@ def show_command(
     if facts.get("says_little"):
         note(f"these names occur too rarely in the corpus: {', '.join(facts['says_little'])}")
     heatmap.draw(names, similar.numpy(), picture, "cosine of label vectors")
+    answer({"names": names, "cosines": similar, "heatmap": picture})
     output.print(f"heatmap: {escape(str(picture))}", soft_wrap=True)
     suggest("fedalign run PRESET --set labels.source=vectors --set", f"labels.file={source}")

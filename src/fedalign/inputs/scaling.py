@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import cached_property
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -92,17 +92,12 @@ class Scaling(Stored):
         """The scaling that changes no number."""
         return cls(columns=tuple(columns), mean=(0.0,) * len(columns), sd=(1.0,) * len(columns))
 
-    @cached_property
-    def _tensors(self) -> tuple[Tensor, Tensor]:
-        """Mean and deviation (F,) in double precision."""
-        return torch.tensor(self.mean, dtype=torch.float64), torch.tensor(self.sd, dtype=torch.float64)
-
     def apply(self, values: np.ndarray | Tensor) -> Tensor:
         """The scaled numbers as float32, in the shape of `values` (..., F)."""
         x = np.asarray(values)
         scaled = torch.empty(x.shape)
         rows = scaled.view(-1, len(self.mean))
-        mean, sd = self._tensors
+        mean, sd = _tensors(self.mean, self.sd)
         first = 0
         for part in _parts(x.reshape(rows.shape)):
             rows[first : first + len(part)] = part.sub_(mean).div_(sd).nan_to_num_(nan=0.0)
@@ -115,3 +110,9 @@ def _parts(x: np.ndarray) -> Iterator[Tensor]:
     step = max(CHUNK // max(x.shape[1], 1), 1)
     for first in range(0, len(x), step):
         yield torch.from_numpy(x[first : first + step].astype(np.float64))
+
+
+@lru_cache(maxsize=64)  # outside of the model: tensors in it could not be compared
+def _tensors(mean: tuple[float, ...], sd: tuple[float, ...]) -> tuple[Tensor, Tensor]:
+    """Mean and deviation (F,) in double precision."""
+    return torch.tensor(mean, dtype=torch.float64), torch.tensor(sd, dtype=torch.float64)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from fedalign.errors import UserError
 from fedalign.learning import losses
 from fedalign.learning.aggregation import average_over_owners, client_votes, mean
+from fedalign.learning.aggregation.defence import Rule
 from fedalign.learning.local_training import run_epochs
 from fedalign.learning.model import DualEncoder, Head
 from fedalign.learning.replies import Rejection, specs_like
@@ -37,6 +38,7 @@ class Algorithm:
     base: Literal["none", "analytic"] = "none"  # analytic: train on top of the analytic solution (docs/analytic.md)
     complement: bool = False  # learn from single-label rows known to lie outside the client's classes
     clip_updates: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 10.0  # times the median change; 0: off
+    robust: Rule = "off"  # how updates are voted on; auto: only those that most clients contradict are replaced
 
     @property
     def head(self) -> Head:
@@ -118,6 +120,10 @@ class Algorithm:
     def reject(self, update: Update) -> Rejection | None:
         """Why an update whose arrays fit `reply_spec` must not be aggregated all the same; None if it may be."""
         return None
+
+    def suspects(self, server: Server, label_names: Sequence[str]) -> dict[int, str]:
+        """The clients that the method itself suspects after a round, with the reason."""
+        return {}
 
     def local_update(self, visit: Visit) -> tuple[Update, Arrays]:
         """(what the client sends, its new state). The default is the training loop over the client's rows."""

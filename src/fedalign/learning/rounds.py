@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedalign.errors import UserError
 from fedalign.learning import metrics
-from fedalign.learning.aggregation import clipped, with_limits
+from fedalign.learning.aggregation import clipped, defended, with_limits
 from fedalign.learning.algorithm import Algorithm
 from fedalign.learning.model import DualEncoder
 from fedalign.learning.replies import Reason, Rejection, reject_reason
@@ -102,19 +102,26 @@ def rounds(plan: Plan, engine: Engine, server: Server, done: int = 0) -> Iterato
         spec = algorithm.reply_spec(server, number)
         replies, rejected = accept_replies(engine.train(server, number, chosen), spec, plan)
         sent = size_of(server.weights) + size_of(server.extra)
+        suspected: Mapping[int, str] = {}
         missed = missed + 1 if len(replies) < config.min_clients else 0
         if not missed:
             updates = [replace(update, client=reply.client) for reply, update in replies]
             before, trained = server, any(update.weights for update in updates)
             if algorithm.clip_updates and trained:
                 updates = clipped(server, updates, algorithm.clip_updates)
-            server = algorithm.server_step(plan.model, server, updates)
+            guarded = defended(server, updates, algorithm.robust)
+            server = algorithm.server_step(plan.model, server, guarded.updates)
             if algorithm.clip_updates and trained:
-                server = with_limits(server, before, updates)
+                server = with_limits(server, before, guarded.updates)
+            server = replace(server, state={**server.state, **guarded.state})
+            suspected = guarded.suspected | algorithm.suspects(server, federation.label_names)
             engine.commit(number, [reply.client for reply, _ in replies])
         record: dict[str, object] = {"round": number, "clients": [reply.client for reply, _ in replies]}
         if rejected:
+            # stored files call rejected updates "refused"; the key is part of their format
             record["refused"] = {name: short(str(rejection)) for name, rejection in rejected.items()}
+        if suspected:
+            record["suspected"] = {federation.parties[m].name: reason for m, reason in sorted(suspected.items())}
         record |= traffic(sent * len(chosen), replies)
         scores = None
         due = algorithm.worth_scoring(server) or number == last

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fedalign.report.facts import Rebuilder
+from fedalign.runs import grid
 from fedalign.runs.estimate import format_seconds, per_round
 from fedalign.runs.folder import RunFolder
 from fedalign.runs.grid import Cell
@@ -28,7 +29,10 @@ def seconds_left(cells: Sequence[Cell], rebuilder: Rebuilder) -> float:
 
 
 def rounds_done(cell: Cell) -> int:
+    """Returns the rounds that a run with exactly these settings has; a run with others counts as none."""
     folder = RunFolder(cell.folder)
+    if not grid.same_settings(cell):
+        return 0
     if folder.finished_with(cell.config):
         return cell.config.rounds
     saved = folder.newest()

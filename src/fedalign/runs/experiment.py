@@ -23,6 +23,7 @@ from fedalign.errors import UserError
 from fedalign.inputs import InputKind, Shape
 from fedalign.labels import choose, vectors
 from fedalign.labels.notices import notices
+from fedalign.learning.aggregation import promise
 from fedalign.learning.algorithm import Algorithm
 from fedalign.learning.client_state import ClientStates
 from fedalign.learning.model import DualEncoder, LabelEncoder, random_rows
@@ -119,8 +120,10 @@ def algorithm_of(config: Config) -> Algorithm:
         return found
     if found.fixed_features:
         raise UserError(f"algorithm.base is for methods that train; {config.algorithm.name} is the base itself")
-    first: Algorithm = registry.build("algorithms", found.base, {})
-    return OnBase(first=first, then=found, rounds=config.rounds, clip_updates=found.clip_updates)
+    asked = {} if found.robust == "off" else {"robust": "auto"}  # sums are compared, whatever rule updates are voted by
+    first: Algorithm = registry.build("algorithms", found.base, asked)
+    clip, robust = found.clip_updates, found.robust
+    return OnBase(first=first, then=found, rounds=config.rounds, clip_updates=clip, robust=robust)
 
 
 def with_feature_map(config: Config, inputs: InputKind, classes: int) -> Config:
@@ -209,6 +212,9 @@ def run(
         if prepared.algorithm.head == "names" and config.dataset.name != "synthetic":
             for sentence in notices(prepared.federation.label_names, asked, config.labels):
                 callbacks.on_warning(sentence)
+        if prepared.algorithm.robust != "off" and not prepared.algorithm.fixed_features:
+            data = prepared.federation
+            callbacks.on_warning(promise(data.classes, data.label_names, prepared.algorithm.robust))
         began = time.perf_counter()
         for now in rounds(prepared, engine, server, done):
             server = now.server

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedalign.errors import quoted
-from fedalign.ingest.formats.problems import Problem, Report
+from fedalign.ingest.formats.problems import Problem, Report, refuse
 from fedalign.ingest.formats.table import (
     MAX_COLUMNS,
     ROWS,
@@ -27,11 +27,14 @@ from fedalign.ingest.formats.table import (
 
 def open_table(path: Path, file: str) -> Table:
     columns: dict[str, None] = {}
-    for _, record, _ in _records(path, file, lambda problem: None):
+    problems: list[Problem] = []
+    for _, record, _ in _records(path, file, problems.append):
         columns.update(dict.fromkeys(record))
         if len(columns) > MAX_COLUMNS:
             break
     check_columns(file, list(columns))
+    if problems and not columns:  # nothing can be read, so the first reason says most
+        refuse(problems[0])
 
     def pieces(wanted: Sequence[str], report: Report) -> Iterator[Piece]:
         records = _records(path, file, report)
@@ -60,7 +63,19 @@ def _records(path: Path, file: str, report: Report) -> Iterator[tuple[int, dict[
                 reason = error.msg if isinstance(error, json.JSONDecodeError) else "too large or too deep"
                 report(Problem(file, f"is not JSON ({reason}); write one object per line", row))
                 continue
+            if "\\ud" in line.lower() and not _is_text(record):
+                report(Problem(file, "holds half of a character (a lone surrogate); write whole characters", row))
+                continue
             if not isinstance(record, dict):
                 report(Problem(file, f'{quoted(line.strip())} is no object; write {{"column": value, ...}}', row))
                 continue
             yield row, record, len(line)
+
+
+def _is_text(record: Any) -> bool:
+    """Whether all texts within can be written as UTF-8."""
+    try:
+        json.dumps(record, ensure_ascii=False).encode()
+    except (UnicodeEncodeError, RecursionError):
+        return False
+    return True

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 from datetime import date
 from pathlib import Path
 
@@ -19,8 +21,19 @@ FIRST_DAY, LAST_DAY = (date.min - date(1970, 1, 1)).days, (date.max - date(1970,
 FIRST = 256  # rows of the first batch, from which the length of rows is estimated
 
 
-def _damage_named(file: str) -> AbstractContextManager[None]:
-    return parsing(file, "write it again", "Parquet")
+@contextmanager
+def _damage_named(file: str) -> Iterator[None]:
+    """Polars panics over some damaged files and prints that with a backtrace; the sentence says enough."""
+    with parsing(file, "write it again", "Parquet"), tempfile.TemporaryFile() as printed:
+        error_stream = os.dup(2)
+        os.dup2(printed.fileno(), 2)
+        try:
+            yield
+            os.lseek(printed.fileno(), 0, os.SEEK_SET)
+            os.write(error_stream, os.read(printed.fileno(), 1 << 16))
+        finally:
+            os.dup2(error_stream, 2)
+            os.close(error_stream)
 
 
 def open_table(path: Path, file: str) -> Table:

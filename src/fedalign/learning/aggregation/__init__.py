@@ -4,6 +4,7 @@
 """
 
 from fedalign.learning.aggregation.clipping import clipped, limits_of, norm, shrinkage, with_limits
+from fedalign.learning.aggregation.defence import defended, promise
 from fedalign.learning.aggregation.means import added, average_over_owners, client_votes, mean
 
 __all__ = [
@@ -11,9 +12,11 @@ __all__ = [
     "average_over_owners",
     "client_votes",
     "clipped",
+    "defended",
     "limits_of",
     "mean",
     "norm",
+    "promise",
     "shrinkage",
     "with_limits",
 ]

@@ -23,8 +23,20 @@ from dataclasses import replace
 import torch
 
 from fedalign.learning.analytic import choose, likelihood, multi, single
+from fedalign.learning.analytic.audit import contradicted
 from fedalign.learning.analytic.client import Stage
-from fedalign.learning.analytic.state import SUMS, Options, added, double, held, stage_of, with_extra, with_state
+from fedalign.learning.analytic.state import (
+    SUMS,
+    Options,
+    added,
+    double,
+    doubted,
+    held,
+    stage_of,
+    sums_of,
+    with_extra,
+    with_state,
+)
 from fedalign.learning.model import DualEncoder
 from fedalign.types import Arrays, ArraySpec, ReplySpec, Server, Update
 
@@ -85,7 +97,7 @@ def thresholds(server: Server) -> torch.Tensor | None:
 
 def reply_spec(server: Server, stage: Stage, candidates: int | None = None) -> ReplySpec:
     """What a client may send at a stage. That sums are those of rows of norm at most 1 is checked by
-    `sums.reject_reason`."""
+    `sums.implausible_sums`."""
     count, classes, width = server.extra["candidates"].shape
     count = count if candidates is None else candidates
     if stage is Stage.STATISTICS:
@@ -139,7 +151,8 @@ def step(model: DualEncoder, server: Server, updates: Sequence[Update], options:
         Stage.RANKING: multi.after_ranking,
         Stage.GRADIENT: likelihood.after_gradient,
     }
-    return after[stage](server, [answers[m] for m in sorted(answers)], options)
+    kept = [m for m in sorted(answers) if m not in doubted(server)]
+    return after[stage](server, [answers[m] for m in kept or sorted(answers)], options)
 
 
 def _flags(server: Server, clients: Sequence[int]) -> torch.Tensor:
@@ -171,6 +184,9 @@ def _first(server: Server, present: Sequence[int], options: Options) -> Server:
     state = {name: value for name, value in server.state.items() if name.startswith(LASTING)}
     server = replace(server, state=state)
     server = with_state(server, phase=torch.zeros(1, dtype=torch.int64), present=_flags(server, present))
+    if options.robust:
+        pairs = [(m, c) for m, classes in contradicted(sums_of(server)).items() for c in classes]
+        server = with_state(server, doubted=torch.tensor(pairs, dtype=torch.int64).view(-1, 2))
     return (multi if options.task == "multi" else single).first(server, options)
 
 

@@ -31,6 +31,7 @@ class Options:
     likelihood: int
     penalty: float | None
     omega: float | None
+    robust: bool = False  # leave out clients whose labels the others contradict
 
     @property
     def penalties(self) -> tuple[float, ...]:
@@ -56,6 +57,19 @@ def held(server: Server) -> list[int]:
     return sorted(
         int(name.split("/")[1]) for name in server.state if name.startswith("sums/") and name.endswith("which")
     )
+
+
+def sums_of(server: Server) -> dict[int, Arrays]:
+    """The sums of each client, in client order."""
+    return {m: {name: server.state[f"sums/{m}/{name}"] for name in SUMS} for m in held(server)}
+
+
+def doubted(server: Server) -> dict[int, list[int]]:
+    """The clients that are left out because the others contradict their labels, with the classes in question."""
+    found: dict[int, list[int]] = {}
+    for client, c in server.state.get("doubted", torch.zeros(0, 2, dtype=torch.int64)).tolist():
+        found.setdefault(client, []).append(c)
+    return found
 
 
 def with_extra(server: Server, **arrays: Tensor) -> Server:
@@ -84,7 +98,7 @@ def with_head(server: Server, weights: Tensor) -> Server:
 
 def total_sums(server: Server, all_rows: bool = False) -> Arrays:
     """The sums of all clients, added in client order."""
-    clients = [{name: server.state[f"sums/{m}/{name}"] for name in SUMS} for m in held(server)]
+    clients = [sums for m, sums in sums_of(server).items() if m not in doubted(server)]
     return total_of_all_rows(clients) if all_rows else total(clients)
 
 

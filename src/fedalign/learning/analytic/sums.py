@@ -29,6 +29,7 @@ ALL = 0  # the first matrix of `grams` is that of all rows
 NONE = -1  # in `which`: no row is known for this class
 JITTER = 1e-4  # relative, of the check for negative eigenvalues
 SPARSE = 0.1  # share of numbers other than 0 below which a product of sparse rows is faster
+LOOSE = 1e-3  # relative, of the check of class sums
 SLACK = 1e-6  # relative; feature maps compute norms in single precision
 
 
@@ -39,6 +40,7 @@ class Reason(enum.Enum):
     NOT_FINITE = "not finite"
     TOO_LARGE = "too large"  # more than rows of norm 1 can add up to
     NOT_POSITIVE = "not positive semi-definite"
+    NOT_OF_ROWS = "class sums that no rows of these matrices have"
 
 
 def sums(chunks: Iterable[Tensor], y: Tensor, known: Tensor) -> Arrays:
@@ -191,7 +193,7 @@ def total_of_all_rows(clients: Sequence[Arrays]) -> Arrays:
     return {"grams": grams, "which": torch.full((len(class_sums),), ALL), "class_sums": class_sums}
 
 
-def reject_reason(client: Mapping[str, Tensor], dim: int | None = None, classes: int | None = None) -> Reason | None:
+def implausible_sums(client: Mapping[str, Tensor], dim: int | None = None, classes: int | None = None) -> Reason | None:
     """Why the sums of a client cannot come from rows of norm at most 1; None if they can.
 
     Without `dim` and `classes`, those of `class_sums` are taken, whose shape has been checked then.
@@ -214,7 +216,11 @@ def reject_reason(client: Mapping[str, Tensor], dim: int | None = None, classes:
     # the rows in which a class is unknown have a Gram matrix too; with both parts, their sum is positive
     parts = [part for gram in grams[1:] for part in (gram, grams[ALL] - gram)]
     with threads() as pool:
-        return None if all(pool.map(_positive, parts or list(grams))) else Reason.NOT_POSITIVE
+        if not all(pool.map(_positive, parts or list(grams))):
+            return Reason.NOT_POSITIVE
+        used = [g for g in which.unique().tolist() if g != NONE]
+        inside = pool.map(lambda g: _inside(grams[g], class_sums[which == g].to(torch.float64)), used)
+        return None if all(inside) else Reason.NOT_OF_ROWS
 
 
 def reject_statistics(found: Mapping[str, Tensor]) -> Reason | None:
@@ -248,6 +254,18 @@ def _bounded(grams: Tensor, which: Tensor, class_sums: Tensor) -> bool:
         and (positives <= known).all()
         and (lengths <= positives * (1 + SLACK) + SLACK).all()
     )
+
+
+def _inside(triangle: Tensor, class_sums: Tensor) -> bool:
+    """Whether sums over some of the rows (k, d + 1) fit the Gram matrix of all: s.G^-1.s <= the number of rows in s,
+    by Cauchy-Schwarz. The matrix is raised a little, which only makes the left side smaller."""
+    shifted = lower(triangle)
+    shifted.diagonal().add_(JITTER * max(float(shifted.diagonal().abs().max()), 1e-6))
+    factor, info = torch.linalg.cholesky_ex(shifted)
+    if int(info):
+        return False
+    solved = torch.linalg.solve_triangular(factor, class_sums.T, upper=False)  # (d + 1, k)
+    return bool((solved.square().sum(0) <= class_sums[:, -1] * (1 + LOOSE) + LOOSE).all())
 
 
 def _positive(triangle: Tensor) -> bool:

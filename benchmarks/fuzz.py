@@ -1,0 +1,120 @@
+"""Malformed files through every public reader: no traceback, no hang, no file that makes memory explode.
+
+    python benchmarks/fuzz.py                          # 10,000 files
+    python benchmarks/fuzz.py --files 300 --seed 5     # a short run, as in CI
+    python benchmarks/fuzz.py --seconds 3600           # as long as you like
+    python benchmarks/fuzz.py --only npz toml          # some readers
+    python benchmarks/fuzz.py --guided npz --seconds 60     # guided by coverage; needs pip install 'fedalign[fuzz]'
+
+The files are mutations of valid ones: flipped, inserted, removed and repeated bytes, truncation, numbers and names
+replaced by hostile ones, brackets repeated, containers packed again after their content was changed. With --guided,
+atheris decides what to mutate from the code that each file reaches, with this mutator as its own. A file that breaks a
+reader is written to the folder of --keep.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+import time
+import traceback
+import tracemalloc
+from collections import Counter
+from pathlib import Path
+
+from fedalign.errors import UserError
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+
+import contextlib
+
+from helpers.hostile import READERS, mutate, seeds  # the seeds and readers are shared with tests/test_fuzz.py
+
+SLOW, LARGE = 2.0, 64 << 20  # seconds of processor time; bytes, or ten times the file where that is more
+
+
+def guided(name: str, seconds: float, seed: int) -> None:
+    """Hands a reader to atheris, which ends the process by itself: at the first crash, or when the time is over."""
+    import atheris
+
+    folder = Path(tempfile.mkdtemp(prefix="fedalign-fuzz-"))
+    corpus = folder / "corpus"
+    corpus.mkdir()
+    for number, data in enumerate(seeds(name, folder)):
+        (corpus / f"{number}").write_bytes(data)
+
+    def one(data: bytes) -> None:
+        with contextlib.suppress(UserError):
+            READERS[name](data, folder)
+
+    def change(data: bytes, most: int, number: int) -> bytes:
+        return mutate(data, name, random.Random(number))[:most]
+
+    atheris.instrument_all()
+    limit = [] if seconds == float("inf") else [f"-max_total_time={int(seconds)}"]
+    atheris.Setup([sys.argv[0], f"-seed={seed}", "-timeout=10", *limit, str(corpus)], one, custom_mutator=change)
+    atheris.Fuzz()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--files", type=int, default=10_000)
+    parser.add_argument("--seconds", type=float, default=float("inf"))
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", nargs="+", choices=sorted(READERS), default=sorted(READERS))
+    parser.add_argument("--keep", type=Path, default=Path("crashes"))
+    parser.add_argument("--guided", choices=sorted(READERS), help="one reader, guided by coverage")
+    options = parser.parse_args()
+    if options.guided:
+        guided(options.guided, options.seconds, options.seed)
+    moments = random.Random(options.seed)
+    counts: dict[str, Counter[str]] = {name: Counter() for name in options.only}
+    slowest, largest = 0.0, 0
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="fedalign-fuzz-") as folder:
+        whole = {name: seeds(name, Path(folder)) for name in options.only}
+        for name, valid in whole.items():  # imports are not the files' fault
+            for data in valid:
+                with contextlib.suppress(UserError):
+                    READERS[name](data, Path(folder))
+        for number in range(options.files):
+            if time.monotonic() - began > options.seconds:
+                break
+            name = options.only[number % len(options.only)]
+            data = mutate(moments.choice(whole[name]), name, moments)
+            tracemalloc.start()
+            at = time.process_time()
+            outcome = "accepted"
+            try:
+                READERS[name](data, Path(folder))
+            except UserError as error:
+                outcome = "refused" if str(error).strip() and "\n" not in str(error) else "refused without a sentence"
+            except Exception:
+                outcome = "traceback"
+                options.keep.mkdir(parents=True, exist_ok=True)
+                (options.keep / f"{name}-{options.seed}-{number}").write_bytes(data)
+                traceback.print_exc()
+            seconds, peak = time.process_time() - at, tracemalloc.get_traced_memory()[1]
+            tracemalloc.stop()
+            slowest, largest = max(slowest, seconds), max(largest, peak)
+            counts[name][outcome] += 1
+            if seconds > SLOW:
+                counts[name]["slow"] += 1
+            if peak > max(LARGE, 10 * len(data)):
+                counts[name]["large"] += 1
+    columns = ("accepted", "refused", "refused without a sentence", "traceback", "slow", "large")
+    print("| reader | files | " + " | ".join(columns) + " |\n|" + "---|" * (2 + len(columns)))
+    total: Counter[str] = Counter()
+    for name, found in counts.items():
+        total += found
+        print(f"| {name} | {sum(found[c] for c in columns[:4])} | " + " | ".join(str(found[c]) for c in columns) + " |")
+    print(f"| all | {sum(total[c] for c in columns[:4])} | " + " | ".join(str(total[c]) for c in columns) + " |")
+    print(f"slowest {slowest:.2f} s of processor time, largest peak {largest / 1e6:.0f} MB")
+    if any(total[bad] for bad in columns[2:]):
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

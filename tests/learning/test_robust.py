@@ -1,0 +1,172 @@
+"""Robust statistics by hand, and a defence that changes nothing where nobody is hostile."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from fedalign.bench.attacks import ATTACKS, measure
+from fedalign.errors import UserError
+from fedalign.learning.aggregation import defended, promise, robust
+from fedalign.learning.aggregation.defence import ELSEWHERE, HIJACKED, USUAL
+from fedalign.learning.analytic.audit import contradicted, explained
+from fedalign.learning.analytic.sums import Reason, implausible_sums, sums
+from fedalign.learning.rounds import Plan
+from fedalign.types import Arrays, Server, Update
+from helpers.federations import plan, play, same
+
+FIVE = torch.tensor([[1.0, 10.0], [2.0, 20.0], [3.0, 30.0], [4.0, 40.0], [100.0, -900.0]])
+
+
+def test_statistics_by_hand() -> None:
+    assert robust.coordinate_median(FIVE).tolist() == [3.0, 20.0]
+    assert robust.coordinate_median(FIVE[:4]).tolist() == [2.5, 25.0]
+    assert robust.trimmed_mean(FIVE, 1).tolist() == [3.0, 20.0]  # of 2, 3, 4 and of 10, 20, 30
+    assert robust.trimmed_mean(FIVE, 2).tolist() == [3.0, 20.0]
+    assert robust.trimmed_mean(FIVE[:2], 1).tolist() == [1.5, 15.0]
+    assert [robust.most_hostile(n) for n in (1, 2, 3, 4, 5, 6, 9, 10)] == [0, 0, 1, 1, 2, 2, 3, 4]
+    assert robust.multi_krum(FIVE, 1).tolist() == [True, True, True, True, False]
+
+
+def test_the_geometric_median_of_a_square_with_an_outlier() -> None:
+    """Of three corners of a triangle with angles below 120 degrees it is the Fermat point."""
+    corners = torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.5, 3**0.5 / 2]])
+    torch.testing.assert_close(robust.geometric_median(corners), torch.tensor([0.5, 3**0.5 / 6]), atol=1e-5, rtol=0)
+    assert float(robust.geometric_median(FIVE).norm()) < 40
+
+
+def test_centred_clipping_by_hand() -> None:
+    """One step from 0 with radius 1 moves (1, 0), (1, 0) and (-100, 0) to a mean of 1/3; two more steps, further."""
+    values = torch.tensor([[1.0, 0.0], [1.0, 0.0], [-100.0, 0.0]])
+    middle = 0.0
+    for _ in range(3):
+        middle += (2 * min(1.0, 1.0 - middle) - 1) / 3
+    found = robust.centred_clip(values, torch.zeros(2), radius=1.0)
+    torch.testing.assert_close(found, torch.tensor([middle, 0.0]))
+
+
+def test_who_points_elsewhere() -> None:
+    values = torch.tensor([[1.0, 0.1], [1.0, -0.1], [0.9, 0.0], [-1.0, 0.0]])
+    assert robust.points_elsewhere(robust.agreement(values)).tolist() == [False, False, False, True]
+    together = torch.cat([torch.eye(6) + 0.3, -torch.ones(2, 6)])  # two that act together against six that differ
+    assert robust.points_elsewhere(robust.agreement(together)).tolist() == [False] * 6 + [True] * 2
+    apart = torch.eye(4)  # clients that have nothing in common are not hostile
+    assert not bool(robust.points_elsewhere(robust.agreement(apart)).any())
+    assert not bool(robust.points_elsewhere(torch.tensor([1.0, -1.0])).any())  # two have no majority
+
+
+def server(classes: int = 4, owners: int = 4) -> tuple[Server, list[Update]]:
+    """Owners that all move the shared weight and their class vectors by one."""
+    rows = torch.eye(classes)
+    start = Server({"w": torch.zeros(3), "rows": rows}, owners, ("rows",))
+    moved = {"w": torch.ones(3), "rows": rows * 1.1}
+    mine = torch.ones(classes, dtype=torch.bool)
+    return start, [Update(dict(moved), 5, mine, client=m) for m in range(owners)]
+
+
+@pytest.mark.parametrize("rule", ["auto", "median", "trimmed", "geometric", "krum", "centred"])
+def test_updates_that_agree_stay_and_a_reversed_one_is_overruled(rule: str) -> None:
+    start, honest = server()
+    kept = defended(start, honest, rule)  # type: ignore[arg-type]
+    for update in kept.updates:
+        torch.testing.assert_close(update.weights["w"], torch.ones(3))
+    if rule == "auto":
+        assert all(one is other for one, other in zip(kept.updates, honest, strict=True))
+    reversed_one = replace(honest[3], weights={"w": -torch.ones(3), "rows": torch.eye(4) * 0.9})
+    found = defended(start, [*honest[:3], reversed_one], rule)  # type: ignore[arg-type]
+    mean = torch.stack([update.weights["w"] for update in found.updates]).mean(0)
+    least = 0.3 if rule in ("trimmed", "centred") else 0.99  # two of four are trimmed; clipping only shortens
+    assert float(mean.min()) > least
+    if rule == "auto":
+        assert found.suspected == {3: ELSEWHERE}
+        torch.testing.assert_close(found.updates[3].weights["rows"], torch.eye(4) * 1.1)
+
+
+def test_a_class_with_one_owner_is_held_to_its_past() -> None:
+    start, updates = server()
+    only = [replace(update, classes=torch.arange(4) == m) for m, update in enumerate(updates)]
+    stolen = only[0].weights["rows"].clone()
+    stolen[0] = torch.tensor([0.0, 1.0, 0.0, 0.0])  # the vector of class 1
+    far = only[1].weights["rows"].clone()
+    far[1, 1] = 5.0
+    start = replace(start, state={USUAL: torch.full((4,), 0.1, dtype=torch.float64)})
+    given = [replace(u, weights={**u.weights, "rows": r}) for u, r in zip(only, (stolen, far), strict=False)]
+    found = defended(start, [*given, *only[2:]], "auto")
+    assert found.suspected == {0: HIJACKED}
+    assert found.updates[0].weights["rows"][0].tolist() == [1, 0, 0, 0]  # as it was
+    assert found.updates[1].weights["rows"][1].tolist() == pytest.approx([0, 1.6, 0, 0])  # six times the usual change
+    assert found.updates[2] is only[2]
+
+
+def test_what_cannot_be_protected_is_said() -> None:
+    owners = torch.tensor([[1, 1, 0], [1, 0, 0], [1, 0, 1]]).bool()
+    said = promise(owners, ["ant", "bee", "cat"], "auto")
+    assert "1 classes with three owners" in said
+    assert "2 with fewer are only held to their own past (bee, cat)" in said
+
+
+def six_parties(robust: str) -> Plan:
+    return plan(
+        rounds=3,
+        clients_per_round=6,
+        algorithm__robust=robust,
+        dataset={"name": "synthetic", "kind": "features", "rows": 900, "classes": 6},
+        partition={"kind": "random-classes", "clients": 6, "cover": True},
+        encoder={"name": "mlp", "dim": 16, "hidden": 16},
+    )
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "scaffold", "fedalign"])
+def test_honest_clients_end_with_the_same_bits_under_the_defence(algorithm: str) -> None:
+    last = [play(plan(algorithm, rounds=2, algorithm__robust=robust))[-1] for robust in ("off", "auto")]
+    assert "suspected" not in last[1].record
+    assert same(last[0].server.weights, last[1].server.weights)
+
+
+def test_a_reversed_update_is_named_in_a_run() -> None:
+    found = measure(six_parties(robust="auto"), ATTACKS["its update, reversed"], frozenset({0}))
+    assert found.named > 60  # of three visits
+    assert found.wronged == 0
+
+
+# --- sums ------------------------------------------------------------------------------------------------------------
+
+
+def client(seed: int, shift: int = 0) -> Arrays:
+    """Sums of rows with three classes, each with a direction of its own; `shift` renames the classes."""
+    g = torch.Generator().manual_seed(seed)
+    label = torch.randint(0, 3, (90,), generator=g)
+    x = torch.eye(5)[label] + 0.3 * torch.randn(90, 5, generator=g)
+    x = x / x.norm(dim=1, keepdim=True)
+    y = torch.eye(3)[(label + shift) % 3]
+    return sums([x], y, torch.ones(90, 3, dtype=torch.bool))
+
+
+def test_labels_that_the_others_contradict_are_named_with_their_classes() -> None:
+    honest = {m: client(m) for m in range(4)}
+    assert all(float(share.min()) > 0.5 for share in explained(honest).values())
+    assert contradicted(honest) == {}
+    assert contradicted({**honest, 4: client(4, shift=1)}) == {4: [0, 1, 2]}
+    two = contradicted({**honest, 4: client(4, shift=1), 5: client(5, shift=2)})
+    assert sorted(two) == [4, 5]
+    assert explained({0: client(0)}) == {}
+
+
+def test_class_sums_that_no_rows_have_are_refused() -> None:
+    """Every bound of its own holds: the sum of ten rows of norm one may have a norm of ten, but not in a direction in
+    which all rows together are short."""
+    found = client(0)
+    assert implausible_sums(found, 5, 3) is None
+    spoilt = found["class_sums"].clone()
+    count = float(spoilt[0, -1])
+    spoilt[0, :-1] = torch.tensor([0.0, 0.0, 0.0, 0.0, 0.99 * count])
+    assert implausible_sums({**found, "class_sums": spoilt}, 5, 3) is Reason.NOT_OF_ROWS
+
+
+def test_analytic_learning_leaves_out_whom_the_others_contradict() -> None:
+    prepared = plan("analytic", rounds=30, dataset__rows=1200, clients_per_round=4, algorithm__robust="auto")
+    assert "suspected" not in play(prepared)[-1].record
+    with pytest.raises(UserError, match="'off' or 'auto'"):
+        plan("analytic", algorithm__robust="krum").start()
