@@ -435,6 +435,10 @@ BOUNDS: dict[str, tuple[float, list[float], list[float]]] = {  # option: default
     "fedalign_plus.expected_positives": (0.0, [0, 100], [-0.01, 100.01]),
     "fedalign_plus.prior_limit": (0.3, [0, 1], [-0.01, 1.01]),
     "fedalign_plus.likeliest": (0.05, [0, 1], [-0.01, 1.01]),
+    "fedopt.server_rate": (0.01, [0.001], [0]),
+    "fedopt.beta1": (0.9, [0, 0.99], [-0.01, 1]),
+    "fedopt.beta2": (0.99, [0, 0.999], [-0.01, 1]),
+    "fedopt.tau": (0.001, [1e-6], [0]),
     "analytic.refinements": (3, [0, 20], [-1, 21]),
     "analytic.likelihood": (0, [0, 1000], [-1, 1001]),
 }

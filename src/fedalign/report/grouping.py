@@ -19,6 +19,7 @@ TITLES = {
     "fedpu": "FedPU",
     "fedrs": "FedRS",
     "fedalign": "FedAlign",
+    "fedopt": "FedOpt",
 }
 MAY_DIFFER = ("seed", "engine")  # settings in which runs of one method may differ
 

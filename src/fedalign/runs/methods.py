@@ -50,6 +50,9 @@ METHODS: dict[str, Method] = {
     "fedavg-both": _method("FedAvg + owner rows + complement", "fedavg", average_over_owners=True, complement=True),
     "fedalign-complement": _fedalign("FedAlign + complement", complement=True),
     "fedalign-plus": Method("FedAlign-plus", {"algorithm": {"name": "fedalign-plus"}}, follows_rates=True),
+    # newer methods
+    "fedadam": _method("FedAdam", "fedopt", rule="adam"),
+    "fedyogi": _method("FedYogi", "fedopt", rule="yogi"),
     "centralised": Method(
         "centralised",
         {

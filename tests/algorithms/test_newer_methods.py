@@ -1,0 +1,147 @@
+"""Methods beyond the paper's: each rule by hand, and neutral values where nothing is known."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedalign.algorithms.fedopt import FIRST, SECOND, FedOpt
+from fedalign.learning.algorithm import Algorithm
+from fedalign.learning.model import DualEncoder, LabelEncoder
+from fedalign.learning.settings import Training
+from fedalign.randomness import KeyedRandom
+from fedalign.types import Arrays, Examples, Server, Task, Update, Visit
+from helpers.federations import ON_FEATURES, for_method, play, tasks_of
+
+CASES = [(name, task) for name in ON_FEATURES for task in tasks_of(name)]
+LOG2, LOG3 = math.log(2), math.log(3)
+
+
+class Same(nn.Module):
+    """z = x."""
+
+    keyed = True
+    dim = 2
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, x: Tensor, noise: object = None) -> Tensor:
+        return x * self.scale
+
+
+def model(vectors: list[list[float]], task: Task = "single") -> DualEncoder:
+    return DualEncoder(Same(), LabelEncoder(torch.tensor(vectors), bias=False, normalise=False), task)
+
+
+def rows(x: list[list[float]], y: list[list[float]], known: list[list[int]], classes: list[int]) -> Examples:
+    return Examples(torch.tensor(x), torch.tensor(y), torch.tensor(known).bool(), torch.tensor(classes).bool())
+
+
+def visit(algorithm: Algorithm, of: DualEncoder, data: Examples, **changes: Any) -> Visit:
+    """As the client of a round sees it; the model is as received."""
+    received = algorithm.start(of, 1).extra
+    found = Visit(of, of.clone(), data, Training(), received, {}, KeyedRandom(0, 1, 0))
+    return replace(found, **changes)
+
+
+def loss_of(algorithm: Algorithm, of: DualEncoder, data: Examples, **changes: Any) -> float:
+    seen = visit(algorithm, of, data, **changes)
+    seen = seen.with_data(algorithm.prepare(seen))
+    return algorithm.objective(seen, seen.data).item()
+
+
+def update(weights: Arrays, classes: int = 2, **extra: Tensor) -> Update:
+    return Update(weights, 4, torch.ones(classes).bool(), extra)
+
+
+# --- FedAdam and FedYogi ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rule", ["adam", "yogi"])
+def test_the_servers_optimizer_by_hand(rule: str) -> None:
+    """Two clients at w + 0.2 and w + 0.4, then both at w + 0.1, then both at w + 0.001: D = 0.3, 0.1, 0.001.
+
+    m = 0.03, 0.037, 0.0334. Adam's v = 0.99 * 1e-6 + 0.01 * 0.09 and so on. Yogi's v = 1e-6 + 0.0009, then + 0.0001
+    because 0.01 > v, then - 1e-8 because 1e-6 < v.
+    """
+    seconds = {
+        "adam": [0.00090099, 0.0009919801, 0.00098207030],
+        "yogi": [0.000901, 0.001001, 0.00100099],
+    }[rule]
+    method = FedOpt(rule=rule)  # type: ignore[arg-type]
+    state = {FIRST + "w": torch.zeros(1), SECOND + "w": torch.full((1,), 1e-6)}
+    server = Server({"w": torch.ones(1), "frozen": torch.ones(1)}, 2, (), state=state, returned=("w",))
+    w = 1.0
+    changes = [(0.2, 0.4), (0.1, 0.1), (0.001, 0.001)]
+    for both, m, v in zip(changes, [0.03, 0.037, 0.0334], seconds, strict=True):
+        server = method.aggregate(server, [update({"w": server.weights["w"] + change}) for change in both])
+        w += 0.01 * m / (math.sqrt(v) + 0.001)
+        assert float(server.weights["w"]) == pytest.approx(w, abs=1e-6)
+        assert float(server.state[FIRST + "w"]) == pytest.approx(m, abs=1e-6)
+        assert float(server.state[SECOND + "w"]) == pytest.approx(v, rel=1e-3)
+    assert float(server.weights["frozen"]) == 1
+    assert method.aggregate(server, []) is server  # a round without a label is not a step
+
+
+def test_the_servers_moments_grow_with_the_classes() -> None:
+    """A class that joined has a first moment of 0 and a second of tau^2, as at the start."""
+    state = {FIRST + "w": torch.full((1, 2), 0.5), SECOND + "w": torch.full((1, 2), 0.25)}
+    server = Server({"w": torch.zeros(2, 2)}, 2, ("w",), state=state, returned=("w",))
+    found = FedOpt(beta1=0.5, beta2=0.5).aggregate(server, [update({"w": torch.zeros(2, 2)})])
+    assert found.state[FIRST + "w"].tolist() == [[0.25, 0.25], [0.0, 0.0]]
+    assert found.state[SECOND + "w"].flatten().tolist() == pytest.approx([0.125, 0.125, 5e-7, 5e-7])
+
+
+# --- neutral values --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "task"), CASES)
+def test_clients_that_know_nothing_or_everything_leave_finite_weights(name: str, task: str) -> None:
+    """Client 0 has no known entry. Client 1 says yes to one class in every row and nothing else, which is a share of 1
+    and shares of 0. Client 2 annotates all classes, so that no class is missing. Nobody knows of class 5."""
+    prepared = for_method(name, task, clients_per_round=4, rounds=3)
+    unaware, certain, aware, _ = (party.train for party in prepared.federation.parties)
+    for part in (unaware.known, unaware.classes, certain.known, certain.classes):
+        part.zero_()
+    unaware.y.zero_()
+    certain.y.zero_()
+    certain.y[:, 0], certain.known[:, 0], certain.classes[0] = 1, True, True
+    aware.known.fill_(True)
+    aware.classes.fill_(True)
+    for party in prepared.federation.parties:
+        party.train.y[:, 5], party.train.known[:, 5], party.train.classes[5] = 0, False, False
+    rounds = play(prepared)
+    assert [now.record.get("refused") for now in rounds] == [None] * 3
+    server = rounds[-1].server
+    arrays = [*server.weights.values(), *server.extra.values(), *server.state.values()]
+    assert all(bool(value.isfinite().all()) for value in arrays)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "task"), CASES)
+def test_it_trains_on_top_of_the_analytic_solution(name: str, task: str) -> None:
+    found = play(for_method(name, task, algorithm__base="analytic"))
+    assert found[-1].scores is not None
+    assert found[-1].scores.f1 > 0.5
+    assert all(bool(value.isfinite().all()) for value in found[-1].server.weights.values())
+
+
+# --- what leaves a client --------------------------------------------------------------------------------------------
+
+SENT: dict[str, dict[str, tuple[int, ...]]] = {  # besides the weights; six classes, eight numbers
+    "fedopt": {},
+}
+
+
+@pytest.mark.parametrize(("name", "task"), CASES)
+def test_what_leaves_a_client_besides_its_weights(name: str, task: str) -> None:
+    prepared = for_method(name, task)
+    (listed,) = prepared.algorithm.reply_specs(prepared.start()).values()
+    assert {key: spec.shape for key, spec in listed.extra.items()} == SENT[name]
