@@ -36,6 +36,7 @@ OFF: list[tuple[str, dict[str, Any]]] = [
         },
     ),
     ("fedopt", {"algorithm__rule": "none"}),
+    ("fedvls", {"algorithm__distil": 0, "algorithm__adjust": 0}),
 ]
 
 

@@ -439,6 +439,8 @@ BOUNDS: dict[str, tuple[float, list[float], list[float]]] = {  # option: default
     "fedopt.beta1": (0.9, [0, 0.99], [-0.01, 1]),
     "fedopt.beta2": (0.99, [0, 0.999], [-0.01, 1]),
     "fedopt.tau": (0.001, [1e-6], [0]),
+    "fedvls.distil": (0.1, [0], [-0.01]),
+    "fedvls.adjust": (1.0, [0], [-0.01]),
     "analytic.refinements": (3, [0, 20], [-1, 21]),
     "analytic.likelihood": (0, [0, 1000], [-1, 1001]),
 }

@@ -10,7 +10,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fedalign.algorithms import fedvls
 from fedalign.algorithms.fedopt import FIRST, SECOND, FedOpt
+from fedalign.algorithms.fedvls import FedVLS
 from fedalign.learning.algorithm import Algorithm
 from fedalign.learning.model import DualEncoder, LabelEncoder
 from fedalign.learning.settings import Training
@@ -99,6 +101,32 @@ def test_the_servers_moments_grow_with_the_classes() -> None:
     assert found.state[SECOND + "w"].flatten().tolist() == pytest.approx([0.125, 0.125, 5e-7, 5e-7])
 
 
+# --- FedVLS ----------------------------------------------------------------------------------------------------------
+
+
+def test_fedvls_compares_the_classes_that_a_client_does_not_have() -> None:
+    """The teacher's 3 to 1 against the model's 1 to 1: 3/4 log 3/2 + 1/4 log 1/2. The client's own class is not
+    looked at."""
+    teacher, logits = torch.tensor([[9.0, LOG3, 0.0]]), torch.tensor([[-5.0, 2.0, 2.0]])
+    expected = 0.75 * math.log(1.5) + 0.25 * math.log(0.5)
+    found = fedvls.vacant_divergence(logits, teacher, torch.tensor([False, True, True]))
+    assert float(found) == pytest.approx(expected, abs=1e-6)
+    for vacant in ([False, False, True], [False, False, False]):  # nothing to compare
+        assert float(fedvls.vacant_divergence(logits, teacher, torch.tensor(vacant))) == 0
+    assert float(fedvls.vacant_divergence(logits[:0], teacher[:0], torch.ones(3).bool())) == 0
+
+
+def test_fedvls_shifts_logits_by_the_logarithm_of_class_shares() -> None:
+    """Three rows of class 0 and one of class 1, all logits 0. Class 2 has no row, so it is all but left out: a row of
+    class 0 costs -log 3/4, one of class 1 -log 1/4. With the teacher equal to the model nothing is added."""
+    data = rows([[0.0, 0.0]] * 4, [[1.0, 0, 0]] * 3 + [[0.0, 1, 0]], [[1, 1, 1]] * 4, [1, 1, 0])
+    assert fedvls.log_shares(data).tolist() == pytest.approx([math.log(0.75), math.log(0.25), math.log(1e-9)])
+    found = loss_of(FedVLS(), model([[1.0, 0.0]] * 3), data)
+    assert found == pytest.approx((3 * math.log(4 / 3) + math.log(4)) / 4, abs=1e-6)
+    unlabelled = replace(data, y=torch.zeros(4, 3))
+    assert fedvls.log_shares(unlabelled).tolist() == [0, 0, 0]
+
+
 # --- neutral values --------------------------------------------------------------------------------------------------
 
 
@@ -137,6 +165,7 @@ def test_it_trains_on_top_of_the_analytic_solution(name: str, task: str) -> None
 
 SENT: dict[str, dict[str, tuple[int, ...]]] = {  # besides the weights; six classes, eight numbers
     "fedopt": {},
+    "fedvls": {},
 }
 
 

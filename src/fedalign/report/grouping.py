@@ -20,6 +20,7 @@ TITLES = {
     "fedrs": "FedRS",
     "fedalign": "FedAlign",
     "fedopt": "FedOpt",
+    "fedvls": "FedVLS",
 }
 MAY_DIFFER = ("seed", "engine")  # settings in which runs of one method may differ
 
