@@ -37,6 +37,7 @@ OFF: list[tuple[str, dict[str, Any]]] = [
     ),
     ("fedopt", {"algorithm__rule": "none"}),
     ("fedvls", {"algorithm__distil": 0, "algorithm__adjust": 0}),
+    ("fedgela", {"algorithm__fixed": False, "algorithm__adapt": 0}),
 ]
 
 

@@ -441,6 +441,7 @@ BOUNDS: dict[str, tuple[float, list[float], list[float]]] = {  # option: default
     "fedopt.tau": (0.001, [1e-6], [0]),
     "fedvls.distil": (0.1, [0], [-0.01]),
     "fedvls.adjust": (1.0, [0], [-0.01]),
+    "fedgela.adapt": (1.0, [0, 1], [-0.01, 1.01]),
     "analytic.refinements": (3, [0, 20], [-1, 21]),
     "analytic.likelihood": (0, [0, 1000], [-1, 1001]),
 }

@@ -11,10 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from fedalign.algorithms import fedvls
+from fedalign.algorithms.fedgela import FedGELA
 from fedalign.algorithms.fedopt import FIRST, SECOND, FedOpt
 from fedalign.algorithms.fedvls import FedVLS
+from fedalign.errors import UserError
 from fedalign.learning.algorithm import Algorithm
-from fedalign.learning.model import DualEncoder, LabelEncoder
+from fedalign.learning.model import DualEncoder, LabelEncoder, simplex_rows
 from fedalign.learning.settings import Training
 from fedalign.randomness import KeyedRandom
 from fedalign.types import Arrays, Examples, Server, Task, Update, Visit
@@ -127,6 +129,45 @@ def test_fedvls_shifts_logits_by_the_logarithm_of_class_shares() -> None:
     assert fedvls.log_shares(unlabelled).tolist() == [0, 0, 0]
 
 
+# --- FedGELA ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("classes", [1, 2, 5])
+def test_a_simplex_has_equal_angles(classes: int) -> None:
+    found = simplex_rows(classes, 5, torch.Generator().manual_seed(1))
+    cosines = torch.full((classes, classes), -1 / max(classes - 1, 1)).fill_diagonal_(1.0)
+    torch.testing.assert_close(found @ found.T, cosines, atol=1e-6, rtol=0)
+
+
+def test_a_simplex_needs_as_many_numbers_as_classes() -> None:
+    with pytest.raises(UserError, match=r"set encoder\.dim = 6 or more"):
+        for_method("fedgela", encoder__dim=4)
+
+
+def test_fedgela_scales_by_the_clients_class_shares() -> None:
+    """Shares 3/4, 1/4, 0, 0 of four classes: factors 3, 1, 0, 0, and halfway to 1 with adapt = 0.5."""
+    y = [[1.0, 0, 0, 0]] * 3 + [[0.0, 1, 0, 0]]
+    data = rows([[1.0, 0.0]] * 4, y, [[1] * 4] * 4, [1, 1, 0, 0])
+    assert FedGELA().scale(data).tolist() == [3, 1, 0, 0]
+    assert FedGELA(adapt=0.5).scale(data).tolist() == [2, 1, 0.5, 0.5]
+    assert FedGELA().scale(replace(data, y=torch.zeros(4, 4))).tolist() == [1, 1, 1, 1]
+
+
+def test_fedgela_by_hand() -> None:
+    """Two classes at 1 and -1, one row of class 0 at z = 1: the factors are 2 and 0, the logits 2 and 0."""
+    data = rows([[1.0, 0.0]], [[1.0, 0.0]], [[1, 1]], [1, 0])
+    found = loss_of(FedGELA(), model([[1.0, 0.0], [-1.0, 0.0]]), data)
+    assert found == pytest.approx(math.log(1 + math.exp(-2)), abs=1e-6)
+
+
+@pytest.mark.parametrize("task", ["single", "multi"])
+def test_fedgelas_class_vectors_stay_and_are_not_sent_back(task: str) -> None:
+    prepared = for_method("fedgela", task)
+    name = "label_encoder.weight"
+    assert torch.equal(play(prepared)[-1].server.weights[name], prepared.start().weights[name])
+    assert name not in prepared.algorithm.reply_spec(prepared.start(), 1).weights
+
+
 # --- neutral values --------------------------------------------------------------------------------------------------
 
 
@@ -164,6 +205,7 @@ def test_it_trains_on_top_of_the_analytic_solution(name: str, task: str) -> None
 # --- what leaves a client --------------------------------------------------------------------------------------------
 
 SENT: dict[str, dict[str, tuple[int, ...]]] = {  # besides the weights; six classes, eight numbers
+    "fedgela": {},
     "fedopt": {},
     "fedvls": {},
 }

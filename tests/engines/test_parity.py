@@ -48,6 +48,7 @@ def grid(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Grid]:
         ("analytic", "multi"),
         ("fedopt", "single"),
         ("fedvls", "single"),
+        ("fedgela", "multi"),
     ],
 )
 def test_local_and_flower_end_with_the_same_bits(grid: Grid, name: str, task: str) -> None:

@@ -21,6 +21,7 @@ TITLES = {
     "fedalign": "FedAlign",
     "fedopt": "FedOpt",
     "fedvls": "FedVLS",
+    "fedgela": "FedGELA",
 }
 MAY_DIFFER = ("seed", "engine")  # settings in which runs of one method may differ
 

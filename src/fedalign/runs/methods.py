@@ -54,6 +54,7 @@ METHODS: dict[str, Method] = {
     "fedadam": _method("FedAdam", "fedopt", rule="adam"),
     "fedyogi": _method("FedYogi", "fedopt", rule="yogi"),
     "fedvls": _method("FedVLS", "fedvls"),
+    "fedgela": _method("FedGELA", "fedgela"),
     "centralised": Method(
         "centralised",
         {
