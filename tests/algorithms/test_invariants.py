@@ -38,6 +38,7 @@ OFF: list[tuple[str, dict[str, Any]]] = [
     ("fedopt", {"algorithm__rule": "none"}),
     ("fedvls", {"algorithm__distil": 0, "algorithm__adjust": 0}),
     ("fedgela", {"algorithm__fixed": False, "algorithm__adapt": 0}),
+    ("fedtsp", {"algorithm__text": 0, "algorithm__pull": 0}),
 ]
 
 

@@ -442,6 +442,8 @@ BOUNDS: dict[str, tuple[float, list[float], list[float]]] = {  # option: default
     "fedvls.distil": (0.1, [0], [-0.01]),
     "fedvls.adjust": (1.0, [0], [-0.01]),
     "fedgela.adapt": (1.0, [0, 1], [-0.01, 1.01]),
+    "fedtsp.text": (1.0, [0], [-0.01]),
+    "fedtsp.pull": (1.0, [0], [-0.01]),
     "analytic.refinements": (3, [0, 20], [-1, 21]),
     "analytic.likelihood": (0, [0, 1000], [-1, 1001]),
 }

@@ -10,13 +10,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedalign.algorithms import fedvls
+from fedalign.algorithms import fedtsp, fedvls
 from fedalign.algorithms.fedgela import FedGELA
 from fedalign.algorithms.fedopt import FIRST, SECOND, FedOpt
+from fedalign.algorithms.fedtsp import TEXT, FedTSP
 from fedalign.algorithms.fedvls import FedVLS
 from fedalign.errors import UserError
+from fedalign.learning import prototypes
+from fedalign.learning.aggregation import clipped
 from fedalign.learning.algorithm import Algorithm
 from fedalign.learning.model import DualEncoder, LabelEncoder, simplex_rows
+from fedalign.learning.prototypes import MEANS, ROWS, SUMS
 from fedalign.learning.settings import Training
 from fedalign.randomness import KeyedRandom
 from fedalign.types import Arrays, Examples, Server, Task, Update, Visit
@@ -168,6 +172,51 @@ def test_fedgelas_class_vectors_stay_and_are_not_sent_back(task: str) -> None:
     assert name not in prepared.algorithm.reply_spec(prepared.start(), 1).weights
 
 
+# --- prototypes, FedTSP ----------------------------------------------------------------------------------------------
+
+
+def test_prototypes_are_means_over_all_rows_and_stay_without_a_row() -> None:
+    before = torch.tensor([[0.0, 0.0], [7.0, 7.0]])
+    sums, counts = prototypes.sums(torch.tensor([[1.0, 0.0], [3.0, 2.0]]), torch.tensor([[1, 0], [1, 0]]))
+    assert (sums.tolist(), counts.tolist()) == ([[4, 2], [0, 0]], [2, 0])
+    other = {SUMS: torch.tensor([[8.0, 1.0], [0.0, 0.0]]), ROWS: torch.tensor([1.0, 0.0])}
+    sent = [update({}, **{SUMS: sums, ROWS: counts}), update({}, **other), update({})]
+    assert prototypes.means(before, sent).tolist() == [[4, 1], [7, 7]]
+    assert prototypes.means(before, [update({})]) is before
+    assert prototypes.present(before).tolist() == [False, True]
+
+
+def test_a_client_whose_sums_are_clipped_counts_less_and_moves_no_mean_of_its_own() -> None:
+    own = [update({}, **{SUMS: f * torch.tensor([[3.0, 4.0]]), ROWS: f * torch.ones(1)}) for f in (1.0, 1.0, 100.0)]
+    last = clipped(Server({}, 3, ()), own, 2.0)[2]
+    assert float(last.extra[ROWS]) == pytest.approx(2.0)
+    assert prototypes.means(torch.zeros(1, 2), [last]).flatten().tolist() == pytest.approx([3, 4])
+
+
+def test_fedtsp_by_hand() -> None:
+    """z = (3, 4), of class 0. The label names point to (1, 0) and (0, 1): cosines 0.6 and 0.8, so the text costs
+    log(1 + e^20). The prototype (1, 2) of its class is (4 + 4) / 2 away. The logits are (3, 4): log(1 + e)."""
+    data = rows([[3.0, 4.0]], [[1.0, 0.0]], [[1, 1]], [1, 0])
+    received = {TEXT: torch.tensor([[2.0, 0.0], [0.0, 5.0]]), MEANS: torch.tensor([[1.0, 2.0], [0.0, 0.0]])}
+    names = model([[1.0, 0.0], [0.0, 1.0]])
+    task, text, pull = math.log(1 + math.e), math.log1p(math.exp(20)), 4.0
+    found = loss_of(FedTSP(text=0.5, pull=0.25), names, data, received=received)
+    assert found == pytest.approx(task + 0.5 * text + 0.25 * pull, rel=1e-5)
+    first = {**received, MEANS: torch.zeros(2, 2)}  # before any client has sent a prototype
+    assert loss_of(FedTSP(text=0, pull=1), names, data, received=first) == pytest.approx(task, rel=1e-5)
+    unlabelled = replace(data, y=torch.zeros(1, 2))
+    assert float(fedtsp.pulled(unlabelled.x, unlabelled, received[MEANS])) == 0  # type: ignore[arg-type]
+
+
+def test_fedtsps_texts_are_the_class_vectors_of_the_label_names() -> None:
+    prepared = for_method("fedtsp")
+    first, last = prepared.start(), play(prepared)[-1].server
+    assert torch.equal(first.extra[TEXT], prepared.model.anchors())
+    assert torch.equal(last.extra[TEXT], first.extra[TEXT])  # they are not trained ...
+    assert not torch.equal(last.weights["label_encoder.weight"], first.extra[TEXT])  # ... while the class vectors are
+    assert bool(prototypes.present(last.extra[MEANS]).any())
+
+
 # --- neutral values --------------------------------------------------------------------------------------------------
 
 
@@ -207,6 +256,7 @@ def test_it_trains_on_top_of_the_analytic_solution(name: str, task: str) -> None
 SENT: dict[str, dict[str, tuple[int, ...]]] = {  # besides the weights; six classes, eight numbers
     "fedgela": {},
     "fedopt": {},
+    "fedtsp": {SUMS: (6, 8), ROWS: (6,)},
     "fedvls": {},
 }
 

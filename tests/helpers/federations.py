@@ -51,6 +51,7 @@ def plan(algorithm: str = "fedavg", task: str = "single", **changes: Any) -> Pla
 ON_FEATURES: dict[str, dict[str, Any]] = {
     "fedgela": {},
     "fedopt": {},
+    "fedtsp": {},
     "fedvls": {},
 }
 

@@ -22,6 +22,7 @@ TITLES = {
     "fedopt": "FedOpt",
     "fedvls": "FedVLS",
     "fedgela": "FedGELA",
+    "fedtsp": "FedTSP",
 }
 MAY_DIFFER = ("seed", "engine")  # settings in which runs of one method may differ
 

@@ -55,6 +55,7 @@ METHODS: dict[str, Method] = {
     "fedyogi": _method("FedYogi", "fedopt", rule="yogi"),
     "fedvls": _method("FedVLS", "fedvls"),
     "fedgela": _method("FedGELA", "fedgela"),
+    "fedtsp": Method("FedTSP", {"algorithm": {"name": "fedtsp"}}),
     "centralised": Method(
         "centralised",
         {
@@ -68,7 +69,7 @@ METHODS: dict[str, Method] = {
     ),
 }
 
-ONE_TASK = ("fedvls",)  # methods that refuse data of the other task
+ONE_TASK = ("fedvls", "fedtsp")  # methods that refuse data of the other task
 
 GROUPS: dict[str, list[str]] = {
     "table2": list(METHODS)[:9],
