@@ -444,6 +444,8 @@ BOUNDS: dict[str, tuple[float, list[float], list[float]]] = {  # option: default
     "fedgela.adapt": (1.0, [0, 1], [-0.01, 1.01]),
     "fedtsp.text": (1.0, [0], [-0.01]),
     "fedtsp.pull": (1.0, [0], [-0.01]),
+    "fedlsm.yes": (0.95, [0.5, 1], [0.49, 1.01]),
+    "fedlsm.no": (0.01, [0, 0.5], [-0.01, 0.51]),
     "analytic.refinements": (3, [0, 20], [-1, 21]),
     "analytic.likelihood": (0, [0, 1000], [-1, 1001]),
 }

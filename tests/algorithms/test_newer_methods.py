@@ -12,11 +12,12 @@ from torch import Tensor, nn
 
 from fedalign.algorithms import fedtsp, fedvls
 from fedalign.algorithms.fedgela import FedGELA
+from fedalign.algorithms.fedlsm import NO, WEIGHT, YES, FedLSM
 from fedalign.algorithms.fedopt import FIRST, SECOND, FedOpt
 from fedalign.algorithms.fedtsp import TEXT, FedTSP
 from fedalign.algorithms.fedvls import FedVLS
 from fedalign.errors import UserError
-from fedalign.learning import prototypes
+from fedalign.learning import prototypes, pseudo_labels
 from fedalign.learning.aggregation import clipped
 from fedalign.learning.algorithm import Algorithm
 from fedalign.learning.model import DualEncoder, LabelEncoder, simplex_rows
@@ -172,6 +173,42 @@ def test_fedgelas_class_vectors_stay_and_are_not_sent_back(task: str) -> None:
     assert name not in prepared.algorithm.reply_spec(prepared.start(), 1).weights
 
 
+# --- FedLSM ----------------------------------------------------------------------------------------------------------
+
+
+def test_fedlsm_takes_sure_predictions_for_labels() -> None:
+    """Class 0 is the client's own and keeps its label; of the others 0.96 becomes a yes and 0.005 a no."""
+    data = rows([[0.0, 0.0]], [[0.0, 0, 0, 0]], [[1, 0, 0, 0]], [1, 0, 0, 0])
+    found = pseudo_labels.confident(data, torch.tensor([[0.99, 0.96, 0.5, 0.005]]), 0.95, 0.01)
+    assert found.y.tolist() == [[0, 1, 0, 0]]
+    assert found.known.tolist() == [[True, True, False, True]]
+    certain = pseudo_labels.confident(data, torch.tensor([[0.0, 1.0, 0.0, 1.0]]), 1.0, 0.0)  # off
+    assert torch.equal(certain.known, data.known)
+
+
+def test_fedlsm_averages_class_vectors_by_their_labels() -> None:
+    """Class 0 has 2 + 1 labels at one client and 0 + 1 at the other: (3 * 1 + 1 * 5) / 4. Nobody has class 1."""
+    server = Server({"v": torch.tensor([[9.0], [9.0]])}, 2, ("v",), {WEIGHT: torch.tensor([1.0, 1.5])}, returned=("v",))
+    sent = [
+        update({"v": torch.tensor([[1.0], [1.0]])}, **{YES: torch.tensor([2.0, 0]), NO: torch.tensor([1.0, 0])}),
+        update({"v": torch.tensor([[5.0], [3.0]])}, **{YES: torch.tensor([0.0, 0]), NO: torch.tensor([1.0, 0])}),
+    ]
+    found = FedLSM().aggregate(server, sent)
+    assert found.weights["v"].tolist() == [[2.0], [9.0]]
+    assert found.extra[WEIGHT].tolist() == [1.0, 1.5]  # (2 + 1) no to (2 + 1) yes; as before
+    assert FedLSM(by_counts=False).aggregate(server, sent).weights["v"].tolist() == [[3.0], [2.0]]
+    sent[0].extra[NO][0] = -1
+    assert str(FedLSM().reject(sent[0])) == "no_entries holds negative numbers"
+    assert FedLSM().reject(sent[1]) is None
+
+
+def test_fedlsm_counts_a_yes_as_often_as_all_clients_have_a_no_for_it() -> None:
+    """Logits 0, a yes that counts three times and a no: 4 log 2 over two entries."""
+    data = rows([[0.0, 0.0]], [[1.0, 0.0]], [[1, 1]], [1, 1])
+    found = loss_of(FedLSM(), model([[1.0, 0.0]] * 2, "multi"), data, received={WEIGHT: torch.tensor([3.0, 7.0])})
+    assert found == pytest.approx(2 * LOG2, abs=1e-6)
+
+
 # --- prototypes, FedTSP ----------------------------------------------------------------------------------------------
 
 
@@ -255,6 +292,7 @@ def test_it_trains_on_top_of_the_analytic_solution(name: str, task: str) -> None
 
 SENT: dict[str, dict[str, tuple[int, ...]]] = {  # besides the weights; six classes, eight numbers
     "fedgela": {},
+    "fedlsm": {YES: (6,), NO: (6,)},
     "fedopt": {},
     "fedtsp": {SUMS: (6, 8), ROWS: (6,)},
     "fedvls": {},

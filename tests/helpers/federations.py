@@ -50,6 +50,7 @@ def plan(algorithm: str = "fedavg", task: str = "single", **changes: Any) -> Pla
 # methods beyond the paper's, whose tests run on feature vectors: there are many, and these cost a tenth
 ON_FEATURES: dict[str, dict[str, Any]] = {
     "fedgela": {},
+    "fedlsm": {},
     "fedopt": {},
     "fedtsp": {},
     "fedvls": {},

@@ -25,6 +25,11 @@ def binary(logits: Tensor, y: Tensor) -> Tensor:
     return F.binary_cross_entropy_with_logits(logits, y.to(logits.dtype), reduction="none")
 
 
+def weighted(logits: Tensor, y: Tensor, yes_weight: Tensor) -> Tensor:
+    """Binary cross-entropy in which a yes of class c counts yes_weight[c] times, (C,)."""
+    return F.binary_cross_entropy_with_logits(logits, y.to(logits.dtype), reduction="none", pos_weight=yes_weight)
+
+
 def asymmetric(logits: Tensor, y: Tensor) -> Tensor:
     """Asymmetric loss (Ridnik et al., ICCV 2021): easy entries count less, easy 'no' entries least."""
     p = torch.sigmoid(logits)

@@ -23,6 +23,7 @@ TITLES = {
     "fedvls": "FedVLS",
     "fedgela": "FedGELA",
     "fedtsp": "FedTSP",
+    "fedlsm": "FedLSM",
 }
 MAY_DIFFER = ("seed", "engine")  # settings in which runs of one method may differ
 

@@ -56,6 +56,7 @@ METHODS: dict[str, Method] = {
     "fedvls": _method("FedVLS", "fedvls"),
     "fedgela": _method("FedGELA", "fedgela"),
     "fedtsp": Method("FedTSP", {"algorithm": {"name": "fedtsp"}}),
+    "fedlsm": _method("FedLSM", "fedlsm"),
     "centralised": Method(
         "centralised",
         {
@@ -69,7 +70,7 @@ METHODS: dict[str, Method] = {
     ),
 }
 
-ONE_TASK = ("fedvls", "fedtsp")  # methods that refuse data of the other task
+ONE_TASK = ("fedvls", "fedtsp", "fedlsm")  # methods that refuse data of the other task
 
 GROUPS: dict[str, list[str]] = {
     "table2": list(METHODS)[:9],
