@@ -40,6 +40,10 @@ OFF: list[tuple[str, dict[str, Any]]] = [
     ("fedgela", {"algorithm__fixed": False, "algorithm__adapt": 0}),
     ("fedtsp", {"algorithm__text": 0, "algorithm__pull": 0}),
     ("fedlsm", {"algorithm__yes": 1, "algorithm__no": 0, "algorithm__by_counts": False, "algorithm__balance": False}),
+    (
+        "fedmlp",
+        {"algorithm__distil": 0, "algorithm__adjust": 0, "algorithm__no_share": 0, "algorithm__yes_share": 0},
+    ),
 ]
 
 

@@ -446,6 +446,11 @@ BOUNDS: dict[str, tuple[float, list[float], list[float]]] = {  # option: default
     "fedtsp.pull": (1.0, [0], [-0.01]),
     "fedlsm.yes": (0.95, [0.5, 1], [0.49, 1.01]),
     "fedlsm.no": (0.01, [0, 0.5], [-0.01, 0.51]),
+    "fedmlp.distil": (1.0, [0], [-0.01]),
+    "fedmlp.adjust": (1.0, [0], [-0.01]),
+    "fedmlp.warmup": (10, [1], [0]),
+    "fedmlp.no_share": (0.005, [0, 1], [-0.01, 1.01]),
+    "fedmlp.yes_share": (0.01, [0, 1], [-0.01, 1.01]),
     "analytic.refinements": (3, [0, 20], [-1, 21]),
     "analytic.likelihood": (0, [0, 1000], [-1, 1001]),
 }

@@ -13,13 +13,15 @@ from torch import Tensor, nn
 from fedalign.algorithms import fedtsp, fedvls
 from fedalign.algorithms.fedgela import FedGELA
 from fedalign.algorithms.fedlsm import NO, WEIGHT, YES, FedLSM
+from fedalign.algorithms.fedmlp import PICKED, FedMLP
 from fedalign.algorithms.fedopt import FIRST, SECOND, FedOpt
 from fedalign.algorithms.fedtsp import TEXT, FedTSP
 from fedalign.algorithms.fedvls import FedVLS
 from fedalign.errors import UserError
-from fedalign.learning import prototypes, pseudo_labels
+from fedalign.learning import objectives, prototypes, pseudo_labels
 from fedalign.learning.aggregation import clipped
 from fedalign.learning.algorithm import Algorithm
+from fedalign.learning.local_training import ModelPair, train_client
 from fedalign.learning.model import DualEncoder, LabelEncoder, simplex_rows
 from fedalign.learning.prototypes import MEANS, ROWS, SUMS
 from fedalign.learning.settings import Training
@@ -254,6 +256,78 @@ def test_fedtsps_texts_are_the_class_vectors_of_the_label_names() -> None:
     assert bool(prototypes.present(last.extra[MEANS]).any())
 
 
+# --- FedMLP ----------------------------------------------------------------------------------------------------------
+
+
+def test_fedmlp_pulls_unknown_entries_to_the_received_model() -> None:
+    """p = 3/4 against 1/4 and 1/2 against 1/2, the third entry is known: (1/4 + 0) / 2."""
+    logits, unknown = torch.tensor([[LOG3, 0.0, 5.0]]), torch.tensor([[True, True, False]])
+    found = objectives.unlike(logits, unknown, torch.tensor([[0.25, 0.5, 0.0]]))
+    assert float(found) == pytest.approx(0.125)
+    assert float(objectives.unlike(logits, torch.zeros(1, 3).bool(), torch.zeros(1, 3))) == 0
+
+
+def test_fedmlps_logit_adjustment_by_hand() -> None:
+    """Logits 0; two yes and no no in the only known class, counted from one: the shift is log 3, so each costs
+    -log 3/4, over two rows of two classes. The teacher is the model itself."""
+    data = rows([[0.0, 0.0]] * 2, [[1.0, 0.0]] * 2, [[1, 0]] * 2, [1, 0])
+    found = loss_of(FedMLP(), model([[1.0, 0.0]] * 2, "multi"), data)
+    assert found == pytest.approx(2 * math.log(4 / 3) / 4, abs=1e-6)
+
+
+def test_fedmlp_picks_the_surest_entries_of_each_side() -> None:
+    """Four rows of a class at cosines that differ by 0.9, 0.2, -0.1 and -0.8; half of each side is one of two. A class
+    that lacks a prototype has no difference and no pick."""
+    nearer = torch.tensor([[0.9, torch.nan], [0.2, torch.nan], [-0.1, torch.nan], [-0.8, torch.nan]])
+    free = torch.ones(4, 2).bool()
+    assert prototypes.pick(nearer, free, 0.5, 0.5)[:, 0].tolist() == [1, 0, 0, -1]
+    assert prototypes.pick(nearer, free, 0.5, 0.5)[:, 1].tolist() == [0, 0, 0, 0]
+    assert prototypes.pick(nearer, free, 0.0, 0.005)[:, 0].tolist() == [1, 0, 0, 0]  # at least one, and no 'no'
+    free[0] = free[3] = False
+    assert prototypes.pick(nearer, free, 1.0, 1.0)[:, 0].tolist() == [0, 1, -1, 0]
+    assert prototypes.pick(nearer[:0], free[:0], 1.0, 1.0).shape == (0, 2)
+
+
+def test_fedmlp_compares_cosines_to_the_two_prototypes() -> None:
+    """z = (3, 4), yes at (1, 0) and no at (0, 2): 0.6 - 0.8. The second class has no 'yes' yet."""
+    means = torch.tensor([[[0.0, 2.0], [1.0, 0.0]], [[0.0, 1.0], [0.0, 0.0]]])
+    found = prototypes.nearer_to_yes(torch.tensor([[3.0, 4.0]]), means)
+    assert float(found[0, 0]) == pytest.approx(-0.2, abs=1e-6)
+    assert bool(found[0, 1].isnan())
+
+
+def test_fedmlps_pseudo_labels_are_kept_and_give_way_to_a_label() -> None:
+    """Row 0 became a yes of class 1 in an earlier round; row 1 has since been annotated with a no."""
+    data = rows([[1.0, 0.0], [1.0, 0.0]], [[1.0, 0.0], [0.0, 0.0]], [[1, 0], [1, 1]], [1, 0])
+    method, both = FedMLP(), model([[1.0, 0.0]] * 2, "multi")
+    kept = {PICKED: torch.tensor([[0, 1], [0, 1]], dtype=torch.int8)}
+    prepared = method.prepare(visit(method, both, data, state=kept))
+    assert prepared.y.tolist() == [[1, 1], [0, 0]]
+    assert bool(prepared.known.all())
+    seen = visit(method, both, data, state=kept).with_data(prepared)
+    sent, state = method.finish(seen)
+    assert state[PICKED].tolist() == [[0, 1], [0, 0]]
+    assert sent[ROWS].tolist() == [[1, 1], [0, 0]]  # (no, yes) of class 0; a pseudo label is not in a prototype
+    other = method.prepare(visit(method, both, data.take(torch.tensor([0])), state=kept))  # the client has other rows
+    assert other.known.tolist() == [[True, False]]
+
+
+def test_fedmlp_reaches_its_second_stage_after_the_warm_up() -> None:
+    prepared = for_method("fedmlp", "multi", rounds=1, clients_per_round=4)
+    server, party = play(prepared)[-1].server, prepared.federation.parties[0].train
+    for number, stage in ((1, False), (2, True)):
+        _, state = train_client(
+            prepared.algorithm,
+            ModelPair(prepared.model),
+            server,
+            party,
+            {},
+            prepared.config.training,
+            (3, number, 0),
+        )
+        assert bool(state[PICKED].any()) == stage
+
+
 # --- neutral values --------------------------------------------------------------------------------------------------
 
 
@@ -293,6 +367,7 @@ def test_it_trains_on_top_of_the_analytic_solution(name: str, task: str) -> None
 SENT: dict[str, dict[str, tuple[int, ...]]] = {  # besides the weights; six classes, eight numbers
     "fedgela": {},
     "fedlsm": {YES: (6,), NO: (6,)},
+    "fedmlp": {SUMS: (6, 2, 8), ROWS: (6, 2)},
     "fedopt": {},
     "fedtsp": {SUMS: (6, 8), ROWS: (6,)},
     "fedvls": {},

@@ -51,6 +51,7 @@ def grid(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Grid]:
         ("fedgela", "multi"),
         ("fedtsp", "single"),
         ("fedlsm", "multi"),
+        ("fedmlp", "multi"),
     ],
 )
 def test_local_and_flower_end_with_the_same_bits(grid: Grid, name: str, task: str) -> None:

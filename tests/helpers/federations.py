@@ -51,6 +51,7 @@ def plan(algorithm: str = "fedavg", task: str = "single", **changes: Any) -> Pla
 ON_FEATURES: dict[str, dict[str, Any]] = {
     "fedgela": {},
     "fedlsm": {},
+    "fedmlp": {"algorithm__warmup": 1},  # so that a run of two rounds reaches its second stage
     "fedopt": {},
     "fedtsp": {},
     "fedvls": {},

@@ -75,6 +75,11 @@ def teacher(logits: Tensor, unknown: Tensor, believed: Tensor) -> Tensor:
     return unknown * (binary(logits, believed) - own)
 
 
+def unlike(logits: Tensor, unknown: Tensor, believed: Tensor) -> Tensor:
+    """() the mean over unknown entries of the squared difference to a teacher's probabilities; 0 without any."""
+    return (unknown * (torch.sigmoid(logits) - believed).square()).sum() / unknown.sum().clamp(min=1)
+
+
 def expected_positives(logits: Tensor, prior: Tensor) -> Tensor:
     """(C,) squared difference between the mean probability of a batch and the class prior (Cole et al., CVPR 2021)."""
     if not len(logits):

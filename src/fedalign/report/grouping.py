@@ -24,6 +24,7 @@ TITLES = {
     "fedgela": "FedGELA",
     "fedtsp": "FedTSP",
     "fedlsm": "FedLSM",
+    "fedmlp": "FedMLP",
 }
 MAY_DIFFER = ("seed", "engine")  # settings in which runs of one method may differ
 

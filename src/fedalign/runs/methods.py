@@ -57,6 +57,7 @@ METHODS: dict[str, Method] = {
     "fedgela": _method("FedGELA", "fedgela"),
     "fedtsp": Method("FedTSP", {"algorithm": {"name": "fedtsp"}}),
     "fedlsm": _method("FedLSM", "fedlsm"),
+    "fedmlp": _method("FedMLP", "fedmlp"),
     "centralised": Method(
         "centralised",
         {
@@ -70,7 +71,7 @@ METHODS: dict[str, Method] = {
     ),
 }
 
-ONE_TASK = ("fedvls", "fedtsp", "fedlsm")  # methods that refuse data of the other task
+ONE_TASK = ("fedvls", "fedtsp", "fedlsm", "fedmlp")  # methods that refuse data of the other task
 
 GROUPS: dict[str, list[str]] = {
     "table2": list(METHODS)[:9],
