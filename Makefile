@@ -3,6 +3,7 @@
 #   make test    the same environment with the test tools, and the tests
 # Neither installs again while pyproject.toml is unchanged.
 #   make extras  Flower, ONNX and the rest, so that no test is skipped
+#   make docs    the documentation site, in site/; needs no network once its tools are installed
 #   make sbom    sbom.json, a bill of materials (CycloneDX) of what is installed
 #   make fuzz    10,000 malformed files through every reader (FILES=...); make torture  kills, flips and full disks
 #   make test-lowest  the tests with the oldest allowed versions of what the package requires
@@ -16,7 +17,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 FILES ?= 10000
 
-.PHONY: demo test test-slow test-lowest sbom fuzz torture extras lint format clean
+.PHONY: demo test test-slow test-lowest sbom fuzz torture extras docs lint format clean
 
 demo: $(VENV)/installed
 	$(BIN)/fedalign run r8-8 --set algorithm.name=analytic
@@ -53,6 +54,9 @@ format: $(VENV)/installed-dev
 
 extras: $(VENV)/installed-extras
 
+docs: $(VENV)/installed-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("fedalign needs Python 3.11 or newer; run make PYTHON=python3.11") if sys.version_info < (3, 11) else None'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -69,5 +73,10 @@ $(VENV)/installed-extras: pyproject.toml
 	$(PIP) install -e '.[dev,all]'
 	touch $@
 
+$(VENV)/installed-docs: pyproject.toml
+	$(MAKE) $(VENV)/installed
+	$(PIP) install -e '.[docs]'
+	touch $@
+
 clean:
-	rm -rf $(VENV) $(VENV)-lowest .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf site $(VENV) $(VENV)-lowest .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -20,7 +20,7 @@ ORDER = [  # a package imports only from its own line or lines above it
     {"labels", "learning", "presets"},
     {"algorithms", "encoders", "data", "ingest"},
     {"config", "datasets", "inference"},
-    {"runs"},
+    {"runs", "serve"},
     {"flower"},
     {"engines", "bench"},
     {"report", "diagnosis", "paper"},

@@ -126,3 +126,21 @@ def test_the_notebook_runs() -> None:
     assert done.returncode == 0, done.stderr[-3000:]
     assert re.search(r"round 6/6 █{24}  F1 \d", done.stdout), done.stdout  # the bar, drawn to its end
     assert "eczema" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("text", ["['asthma'", "no labels for", "Evaluation: F1"]),
+        ("series", ["Federation: single-label, series", "F1 by round"]),
+    ],
+)
+def test_the_other_notebooks_run(name: str, shown: list[str]) -> None:
+    pytest.importorskip("nbclient", reason="the test tools are not installed; make test installs them")
+    done = subprocess.run(
+        [sys.executable, "-c", RUN, f"{name}.ipynb"], cwd=ROOT / "examples", capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    for text in shown:
+        assert text in done.stdout, done.stdout

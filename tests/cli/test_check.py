@@ -72,7 +72,9 @@ def test_check_as_json_is_one_object(notes: Path, capsys: pytest.CaptureFixture[
     assert fedalign("check", notes / "none", "--json") == 2
     refused = json.loads(capsys.readouterr().out)
     assert refused["ok"] is False
-    assert "there is no file or folder" in refused["data"]["error"]
+    assert refused["error"]["code"] == "invalid_input"
+    assert refused["error"]["message"].startswith("there is no file or folder")
+    assert refused["error"]["hint"] == "check the path"
 
 
 def test_proposed_aliases_join_nothing_until_a_person_says_so(

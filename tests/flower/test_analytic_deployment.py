@@ -65,6 +65,21 @@ def one_label(folder: Path) -> dict[int, dict[str, Any]]:
     return nodes
 
 
+def test_a_method_on_top_of_the_solution_ends_with_the_local_engines_bits(tmp_path: Path) -> None:
+    changes = {"algorithm__name": "fedalign-plus", "encoder__name": "transformer", "encoder__dim": 16, "rounds": 2}
+    config = without_features(changes)
+    run = Server(tmp_path, config, clinics(tmp_path))
+    run.run()
+    assert weights(run.out) == weights(locally(config, tmp_path / "local"))
+
+
+def without_features(changes: dict[str, Any]) -> Config:
+    """The clinics with a small encoder that is trained."""
+    small = {"encoder__heads": 2, "encoder__feedforward": 16, "training__epochs": 1, **changes}
+    overrides = [f"{key.replace('__', '.')}={json.dumps(value)}" for key, value in small.items()]
+    return kit.for_parties(configs.load(str(CLINICS / "fedalign.toml"), overrides))
+
+
 # --- one result ------------------------------------------------------------------------------------------------------
 
 

@@ -124,10 +124,14 @@ class Browser:
 
     def open(self, page: Path, width: int, theme: str = "light") -> None:
         """Loads a file at a width, in a theme."""
+        self.visit(page.resolve().as_uri(), width, theme)
+
+    def visit(self, address: str, width: int, theme: str = "light") -> None:
+        """Loads an address at a width, in a theme."""
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": theme}])
         self._events.clear()
-        self.call("Page.navigate", url=page.resolve().as_uri())
+        self.call("Page.navigate", url=address)
         while not any(event.get("method") == "Page.loadEventFired" for event in self._events):
             self._note(self._next())
 
@@ -136,6 +140,13 @@ class Browser:
         answer = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
+
+    def until(self, condition: str, seconds: float = 60) -> None:
+        """Waits until an expression in the page is true."""
+        deadline = time.monotonic() + seconds
+        while not self.run(f"Boolean({condition})"):
+            assert time.monotonic() < deadline, condition
+            time.sleep(0.05)
 
     def picture(self, path: Path, whole: bool = True) -> None:
         """A screenshot of the window or of the whole page."""

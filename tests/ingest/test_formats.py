@@ -17,6 +17,7 @@ import pytest
 
 from fedalign.errors import UserError
 from fedalign.ingest.formats import Batch, Problem, Ragged, open_table, printable, readable, stem
+from fedalign.ingest.profile import profile_file
 from helpers.written import FORMATS, script, write
 
 TABLE = {
@@ -474,3 +475,34 @@ for name in sys.argv[1:]:
     *_, small, _, _, large = map(int, done.stdout.split())
     assert sum(path.stat().st_size for path in files[3:]) > 70_000_000
     assert large - small < 20_000, done.stdout  # KB
+
+
+# --- what a kind of input sees of a file ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
+def test_a_table_and_its_batches_know_the_folder_of_their_file(ending: str, tmp_path: Path) -> None:
+    path = write(tmp_path / f"a.{ending}", {"x": ["scans/1.pgm"]})
+    table = open_table(path)
+    assert table.file == path.name  # a name for messages
+    for one in (table, table.renamed({"scan": "x"})):
+        (batch,) = one.batches(one.columns)
+        assert one.folder == batch.folder == tmp_path
+
+
+def test_the_profile_of_an_array_counts_its_entries_and_dimensions(tmp_path: Path) -> None:
+    """Four entries of shape (2, 3, 5), one of them without a value; rows of three bytes; plain numbers."""
+    images = np.zeros((4, 2, 3, 5))
+    images[1] = np.nan
+    path = tmp_path / "a.npz"
+    np.savez(path, images=images, bytes=np.zeros((4, 3), dtype=np.uint8), y=np.array([1.0, np.nan, 2.0, 3.0]))
+    columns = profile_file(open_table(path)).columns
+    assert {name: (found.dims, found.filled) for name, found in columns.items() if "[" not in name} == {
+        "images": (3, 3),
+        "bytes": (1, 4),
+        "y": (0, 3),
+    }
+    for ending in ("csv", "jsonl", "parquet"):
+        lists = profile_file(open_table(write(tmp_path / f"a.{ending}", {"n": [1, 2, 3], "s": [[1, 2], None, [3]]})))
+        found = lists.columns["s"]
+        assert (found.series, found.dims, found.filled) == (True, 0, 2)

@@ -350,7 +350,7 @@ def moments(width: int) -> Moments:
 def test_each_class_is_held_out_in_the_same_share_and_the_split_has_a_key(tmp_path: Path) -> None:
     table = {"x": list(range(100)), "k": ["a"] * 50 + ["b"] * 30 + ["c"] + [None] * 19}
     path = write(tmp_path / "p.csv", table)
-    labels = read_all_of(path, Files(features=("x",), label="k").reading()).labels.over(["a", "b", "c"])
+    labels = read_all_of(path, Files(features=("x",), label="k").reading()).labels.for_classes(["a", "b", "c"])
     held, kept = hold_out(labels, 0.2, "p", "test")
     assert labels.yes[held].sum(0).tolist() == [10, 6, 0]  # the only row of c stays
     assert len(held) == 16  # rows that nobody labelled stay too

@@ -18,7 +18,6 @@ SCANS = '''
 
 import math
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -43,7 +42,7 @@ class ScanSettings:
 
 class ScanReader(Reader):
     def read(self, batch):
-        return np.stack([pixels(Path(text)) for text in batch.text(self.columns[0])]), ()  # (n, 1, H, W)
+        return np.stack([pixels(batch.folder / text) for text in batch.text(self.columns[0])]), ()  # (n, 1, H, W)
 
 
 def pixels(path):
@@ -191,9 +190,10 @@ def write_party(folder: Path, name: str, label: str, seed: int) -> None:
     for i in range(20):
         day = i % 2 == 0
         grey = rng.integers(180, 256, 16) if day else rng.integers(0, 80, 16)
-        path = folder.parent / f"{name}{i}.pgm"
+        path = folder / "scans" / f"{name}{i}.pgm"
+        path.parent.mkdir(exist_ok=True)
         path.write_text(f"P2\n4 4\n255\n{' '.join(map(str, grey))}\n")
-        lines.append(f"{path},{label if day else 'night'}")
+        lines.append(f"scans/{path.name},{label if day else 'night'}")
     (folder / f"{name}.csv").write_text("\n".join(lines) + "\n")
 
 

@@ -29,7 +29,7 @@ def test_single_label_needs_the_nearest_anchor_and_a_near_one() -> None:
     y = torch.tensor([[0.0, 0.0], [0.0, 0.0], [1.0, 0.0], [0.0, 0.0]])
     known = torch.tensor([[True, False], [True, False], [True, True], [True, False]])
     own = torch.tensor([True, False])
-    found, now_known = pseudo_labels.pseudo_labels_single(near, y, known, own, near=50.0, far=0.0)
+    found, now_known = pseudo_labels.pseudo_labels_single(near, y, known, own, near_percentile=50.0, far_percentile=0.0)
     assert found.tolist() == [[0, 1], [0, 0], [1, 0], [0, 0]]
     assert now_known.tolist() == [[True, True], [True, False], [True, True], [True, False]]
 
@@ -46,7 +46,7 @@ def test_multi_label_thresholds_are_clamped_and_gated() -> None:
     assert now_known.tolist() == [[False, True, False], [False, True, True], [False, False, False]]
 
 
-def test_two_terms_weigh_the_pseudo_rows_as_a_mean_of_their_own() -> None:
+def test_weighted_pseudo_labels_count_the_pseudo_rows_as_a_mean_of_their_own() -> None:
     """Four rows, one of them pseudo-labelled: in a mean over four it must count four times to be a mean over one."""
     known = torch.tensor([[True, False]] * 4)
     data = Examples(torch.zeros(4, 1), torch.zeros(4, 2), known, torch.tensor([True, False]))
@@ -55,7 +55,7 @@ def test_two_terms_weigh_the_pseudo_rows_as_a_mean_of_their_own() -> None:
     y = torch.zeros(4, 2)
     y[2, 1] = 1
     aligned = replace(data, y=y, known=now)
-    found = pseudo_labels.two_terms(data, aligned, weight=0.5)
+    found = pseudo_labels.weighted_pseudo_labels(data, aligned, weight=0.5)
     assert found.weight is not None
     assert found.weight.tolist() == [[1, 1], [1, 1], [1, 2.0], [1, 1]]
 
@@ -67,7 +67,7 @@ def test_a_pseudo_no_belongs_to_the_second_expectation_too() -> None:
     now, y = known.clone(), torch.zeros(4, 2)
     now[2:, 1] = True
     y[2, 1] = 1
-    found = pseudo_labels.two_terms(data, replace(data, y=y, known=now), weight=0.5)
+    found = pseudo_labels.weighted_pseudo_labels(data, replace(data, y=y, known=now), weight=0.5)
     assert found.weight is not None
     assert found.weight.tolist() == [[1, 1], [1, 1], [1, 1.0], [1, 1.0]]
 

@@ -12,7 +12,7 @@ from fedalign.errors import UserError
 from fedalign.learning.aggregation import defended, promise, robust
 from fedalign.learning.aggregation.defence import ELSEWHERE, HIJACKED, USUAL
 from fedalign.learning.analytic.audit import contradicted, explained
-from fedalign.learning.analytic.sums import Reason, reject_reason, sums
+from fedalign.learning.analytic.sums import Reason, implausible_sums, sums
 from fedalign.learning.rounds import Plan
 from fedalign.types import Arrays, Server, Update
 from helpers.federations import plan, play, same
@@ -158,11 +158,11 @@ def test_class_sums_that_no_rows_have_are_refused() -> None:
     """Every bound of its own holds: the sum of ten rows of norm one may have a norm of ten, but not in a direction in
     which all rows together are short."""
     found = client(0)
-    assert reject_reason(found, 5, 3) is None
+    assert implausible_sums(found, 5, 3) is None
     spoilt = found["class_sums"].clone()
     count = float(spoilt[0, -1])
     spoilt[0, :-1] = torch.tensor([0.0, 0.0, 0.0, 0.0, 0.99 * count])
-    assert reject_reason({**found, "class_sums": spoilt}, 5, 3) is Reason.NOT_OF_ROWS
+    assert implausible_sums({**found, "class_sums": spoilt}, 5, 3) is Reason.NOT_OF_ROWS
 
 
 def test_analytic_learning_leaves_out_whom_the_others_contradict() -> None:

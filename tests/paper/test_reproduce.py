@@ -16,12 +16,12 @@ import torch
 from fedalign import config as configs
 from fedalign.config import sources
 from fedalign.errors import UserError
-from fedalign.paper import estimate, published, settings, side_by_side, similarity, studies, tsne
+from fedalign.paper import estimate, published, settings, side_by_side, similarity, studies, table1, tsne
 from fedalign.report.facts import Rebuilder
 from fedalign.runs import estimate as run_estimate
 from fedalign.runs import experiment, grid
 from fedalign.runs.methods import GROUPS, METHODS
-from fedalign.types import Examples, Sequences
+from fedalign.types import Examples, Pool, Sequences
 from helpers.commands import fedalign
 from helpers.federations import plan, tiny
 
@@ -79,17 +79,55 @@ def test_our_numbers_are_shown_next_to_those_of_the_setting_they_replace(tmp_pat
     assert last["paper_f1"] == ""
 
 
-def test_the_order_of_methods_is_compared_by_ranks() -> None:
+def test_only_methods_that_differ_by_more_than_noise_are_ordered() -> None:
+    """Paired over three seeds. FedAvg 50, 60, 70 and FedAlign 52, 62, 72.3 differ by 2.1 +- 4.303 * 0.173 / sqrt(3):
+    clear, though each varies by ten. MOON is within noise of FedAvg. In the paper FedAlign is above both."""
     choice = settings.PaperSetting("r8-8", "R8-8")
-    paper = published.table2()
-    names = ["fedavg", "moon", "fedpu", "fedalign"]
-    right = side_by_side.compare_with_paper("table2", choice, [row(name, paper[name, "r8-8"].f1 / 2) for name in names])
-    assert side_by_side.order_agrees(right) == pytest.approx(1)
-    wrong = side_by_side.compare_with_paper(
-        "table2", choice, [row(name, 100 - paper[name, "r8-8"].f1) for name in names]
-    )
-    assert side_by_side.order_agrees(wrong) == pytest.approx(-1)
-    assert side_by_side.order_agrees(right[:2]) is None
+    rows = [row("fedavg", 50, 60, 70), row("moon", 49, 61, 70.5), row("fedalign", 52, 62, 72.3)]
+    low, high = side_by_side.paired_interval(rows[2], rows[0]) or (0, 0)
+    assert (low, high) == pytest.approx((2.1 - 0.4303, 2.1 + 0.4303), abs=1e-3)
+    found = side_by_side.order_agrees(side_by_side.compare_with_paper("table2", choice, rows))
+    assert found is not None
+    assert (found.pairs, found.clear, found.agree, found.tau) == (3, 1, 1, 1.0)
+    assert "1 of 3 pairs differ by more than noise in F1, 1 of these as in the paper" in str(found)
+    turned = [row("fedavg", 52, 62, 72.3), row("fedalign", 50, 60, 70)]
+    other = side_by_side.order_agrees(side_by_side.compare_with_paper("table2", choice, turned))
+    assert other is not None
+    assert other.tau == -1
+
+
+def test_one_seed_orders_nothing() -> None:
+    choice = settings.PaperSetting("r8-8", "R8-8")
+    lines = side_by_side.compare_with_paper("table2", choice, [row("fedavg", 50), row("fedalign", 90)])
+    found = side_by_side.order_agrees(lines)
+    assert found is not None
+    assert found.tau is None
+    assert "one seed has no interval" in str(found)
+    assert side_by_side.order_agrees(lines[:1]) is None
+
+
+# --- Table 1 ------------------------------------------------------------------------------------------------------
+
+
+def test_table_1_and_the_appendix_are_computed_from_the_data(preset: str, tmp_path: Path) -> None:
+    """240 rows: 24 for test, 24 for validation, the rest divided among four parties, one word sequence of six each."""
+    setting = settings.PaperSetting(preset, "tiny", stands_for="r8-8")
+    tables, files = table1.table1([setting], tmp_path / "results")
+    pool = experiment.load(configs.load(preset))
+    assert isinstance(pool, Pool)
+    assert tables[0].rows[0][:3] == ["tiny", "6 (8)", "4 (8)"]
+    assert tables[0].rows[0][3] == f"{len(pool.train) / 4:,.0f} (617)"
+    assert tables[0].rows[0][4] == "3.00 (3.00)"
+    found = {line["measure"]: line for line in csv_rows(files[0])}
+    assert (found["imbalance"]["paper"], found["vocabulary"]["paper"]) == ("0.013", "534.0")
+    multi = table1.appendix(experiment.load(tiny("fedavg", "multi")))  # type: ignore[arg-type]
+    assert 1 <= multi["classes per row"] <= 6
+
+
+def test_the_published_appendix_belongs_to_settings_of_table_1() -> None:
+    assert published.appendix().keys() <= published.table1().keys()
+    assert published.appendix()["r8-8"] == {"vocabulary": 534, "mean length": 66}
+    assert published.table1()["pamap2-9"].remark
 
 
 # --- which runs ---------------------------------------------------------------------------------------------------
@@ -129,6 +167,7 @@ def test_sensitivity_varies_one_setting_at_a_time(preset: str, tmp_path: Path) -
                 assert cell.config.algorithm.options["near"] == value
             else:
                 assert studies._setting(cell.config, key) == value
+    assert [cell.method for cell in made.varied["training.epochs", 3]] == GROUPS["table2"]  # all compared methods
     own = made.varied["clients_per_round", 4]  # the preset's own value is its own run, not made twice
     assert own[0].folder == tmp_path / "tiny" / "fedavg" / "seed-3"
 
@@ -283,9 +322,20 @@ def test_sensitivity_draws_one_line_per_method_and_the_level_without_pseudo_labe
     preset: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     short = {"training.epochs": ("local epochs", [1.0, 2.0]), "algorithm.near": ("percentile", [90.0])}
-    for place in ("studies", "present"):
+    for place in ("studies", "sensitivity"):
         monkeypatch.setattr(f"fedalign.paper.{place}.VARIED", short)
-    shown = reproduce(capsys, "sensitivity", "--datasets", preset, "--rounds", "1", "--out", tmp_path / "out")
+    shown = reproduce(
+        capsys,
+        "sensitivity",
+        "--datasets",
+        preset,
+        "--rounds",
+        "1",
+        "--methods",
+        "fedavg,fedalign",
+        "--out",
+        tmp_path / "out",
+    )
     assert "F1 by local epochs" in shown
     rows = csv_rows(tmp_path / "out" / "results" / "sensitivity-tiny.csv")
     assert [(r["setting"], r["value"], r["method"]) for r in rows] == [
@@ -297,6 +347,26 @@ def test_sensitivity_draws_one_line_per_method_and_the_level_without_pseudo_labe
     ]
     near = (tmp_path / "out" / "results" / "sensitivity-tiny-near.svg").read_text()
     assert "FedAvg" in near  # the level
+
+
+def test_runs_with_other_settings_are_neither_shown_nor_counted(
+    preset: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Both were run at another learning rate: nothing is finished at the preset's, and four rounds are left."""
+    out = tmp_path / "out"
+    other = ["--set", "training.lr=0.02"]
+    common = ["table2", "--datasets", preset, "--methods", "fedavg,fedalign", "--out", out]
+    shown = reproduce(capsys, *common, *other)
+    assert "not the paper's settings: training.lr = 0.02 (preset: 0.005)" in shown
+    assert "--set training.lr=0.02" in shown.partition("next:")[2]
+    shown = reproduce(capsys, *common, "--estimate")
+    assert "these runs have other settings, so they are neither shown nor counted: tiny/fedavg, tiny/fedalign" in shown
+    assert "2 runs, 4 rounds to go" in shown
+    assert fedalign("reproduce", *common, "--show") == 2
+    assert "with these settings yet" in " ".join(capsys.readouterr().err.split())
+    shown = reproduce(capsys, *common, *other, "--show")
+    assert "other settings" not in shown
+    assert "FedAlign" in shown
 
 
 def test_mistakes_and_absent_data_are_sentences(

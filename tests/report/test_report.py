@@ -155,6 +155,18 @@ def test_the_class_table_has_precision_and_recall_by_hand(tmp_path: Path) -> Non
     assert "Annotated by no party: black." in text
 
 
+def test_the_class_table_has_estimated_and_true_shares_side_by_side(tmp_path: Path) -> None:
+    folder = written(tmp_path / "run")
+    result = json.loads((folder / "result.json").read_text())
+    result["chosen"] = {"priors": [0.25, 0.1, 0.05, 0.6], "true_priors": [0.2, 0.125, 0.05, 0.5]}
+    (folder / "result.json").write_text(json.dumps(result))
+    (setting,) = group_runs([read(folder)])
+    table = tables.classes_table(setting)
+    assert table is not None
+    assert table.columns[-2:] == ["estimated share", "true share"]
+    assert cells(table)[1][-2:] == ["10.0", "12.5"]
+
+
 def test_costs_are_bytes_of_a_visit_and_seconds_of_a_round(tmp_path: Path) -> None:
     """Five rounds of two parties, 2 MB down and 1 MB up per round: 1 and 0.5 MB per visit, 15 MB in total."""
     (setting,) = group_runs([read(written(tmp_path / "run"))])
@@ -715,3 +727,10 @@ def test_a_read_only_look_needs_no_data(tmp_path: Path, monkeypatch: pytest.Monk
 def test_labels_of_the_hand_written_runs_are_read(tmp_path: Path) -> None:
     run: StoredRun = read(written(tmp_path / "run", facts=False))
     assert run.label_names == list(LABELS)
+
+
+def test_the_page_of_a_run_that_ends_by_itself_has_its_counts(tmp_path: Path) -> None:
+    """Analytic learning takes fewer rounds than are configured."""
+    out = tmp_path / "run"
+    assert fedalign("run", "synthetic", "--out", out, "--set", "algorithm.name=analytic", "--set", "rounds=50") == 0
+    assert len(json.loads((out / "facts.json").read_text())["counts"]) == 8

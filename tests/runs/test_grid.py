@@ -58,7 +58,7 @@ def test_a_row_is_what_its_title_says_whatever_the_file_names(tmp_path: Path) ->
 
 
 def test_what_makes_a_row_is_not_taken_from_the_file(tmp_path: Path) -> None:
-    """A file that switches on what FedAlign + complement adds: FedAlign's row stays without, and --set still reaches both."""
+    """A file that switches complement on: FedAlign's row stays without it, and --set still reaches both."""
     options = {"complement": True, "semantics": "random", "clip_updates": 2.0, "near": 95.0}
     plus = tiny("fedalign", **{f"algorithm__{key}": value for key, value in options.items()})
     file = str(script(tmp_path, "plus.toml", to_toml(plus)))

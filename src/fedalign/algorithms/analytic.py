@@ -9,7 +9,6 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 from torch import Tensor
 
-from fedalign.errors import UserError
 from fedalign.learning.algorithm import Algorithm
 from fedalign.learning.analytic import client, server, summary
 from fedalign.learning.local_training import labelled_rows
@@ -34,10 +33,7 @@ class Analytic(Algorithm):
         return server.Options(task, self.refinements, self.likelihood, self.penalty, self.omega, self.robust != "off")
 
     def start(self, model: DualEncoder, num_clients: int) -> Server:
-        if self.clip_updates:
-            raise UserError("algorithm.clip_updates is for methods that send weights; analytic sends sums")
-        if self.robust not in ("off", "auto"):
-            raise UserError("algorithm.robust of analytic is 'off' or 'auto': sums are compared, not voted on")
+        summary.check_options(self.clip_updates, self.robust)
         return server.start(model, num_clients)
 
     def participants(self, state: Server) -> list[int] | None:

@@ -57,23 +57,22 @@ class FedAlignPlus(FedAlign):
         if self.loss == "balanced":
             return losses.multi_label(logits, batch)
         known = batch.known
-        prior = visit.received.get(PRIOR)  # (C,) of all clients' rows, estimated with the analytic solution
-        prior = prior if prior is not None and prior.numel() else None
-        shift = 0.0 if prior is None else objectives.prior_shift(visit.data.y, visit.data.known, prior)
+        prior = visit.received.get(PRIOR, torch.zeros(0))  # (C,) estimated with the analytic solution, or empty
+        shift = 0.0 if not len(prior) else objectives.prior_shift(visit.data.y, visit.data.known, prior)
         entries = known * objectives.ENTRY_LOSSES[self.loss](logits + shift, batch.y)
         entries = entries + self.unknown_weight * self._unknown(batch, logits, prior)
         found = objectives.mean_loss(entries, batch.drawn)
-        if self.expected_positives and prior is not None:
+        if self.expected_positives and len(prior):
             found = found + self.expected_positives * objectives.expected_positives(logits, prior).mean()
         return found
 
-    def _unknown(self, batch: Examples, logits: Tensor, prior: Tensor | None) -> Tensor:
+    def _unknown(self, batch: Examples, logits: Tensor, prior: Tensor) -> Tensor:
         """(n, C) the loss of the entries that nobody looked at."""
         unknown = ~batch.known
         if self.unknown == "teacher":
             return objectives.teacher(logits, unknown, batch.extra[TEACHER])
         if self.unknown == "selective":
-            limits = torch.zeros(logits.shape[1]) if prior is None else prior
+            limits = prior if len(prior) else torch.zeros(logits.shape[1])
             unknown = objectives.selective(logits, unknown, limits, self.prior_limit, self.likeliest)
         return objectives.weak_negatives(logits, unknown, 0.0 if self.unknown == "ignored" else 1.0)
 

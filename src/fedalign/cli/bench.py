@@ -8,20 +8,22 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
+from fedalign.cli._complete import presets
+from fedalign.cli._json import answer
 from fedalign.runs.display import output, screen, suggest
 
 ORDER = 20
 
 
 def command(
-    preset: Annotated[str, typer.Argument(metavar="PRESET|FILE.toml")] = "r8-8",
+    preset: Annotated[str, typer.Argument(metavar="PRESET|FILE.toml", autocompletion=presets)] = "r8-8",
     client: Annotated[
         int, typer.Option(min=-1, help="The client whose epoch is measured; -1: the one with median size.")
     ] = -1,
     repeats: Annotated[int, typer.Option(min=1, help="Repetitions, of which the median is taken.")] = 3,
     baseline: Annotated[bool, typer.Option(help="Measure the padded baseline too (minutes).")] = True,
     settings: Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override one setting.")] = None,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Also write everything as JSON.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Also write all figures to this file, as JSON.")] = None,
 ) -> None:
     """Measure time, operations and memory of each phase on this machine."""
     import json
@@ -37,9 +39,10 @@ def command(
         screen.print("measuring the padded baseline, which takes longer ...")
         found["padded"] = measure.start("padded", config, found["packed"]["client"], max(1, repeats // 2))
     print_table(found)
-    if json_file is not None:
-        write_atomically(json_file, json.dumps(found, indent=1))
-        output.print(f"figures: {escape(str(json_file))}", soft_wrap=True)
+    answer(found)
+    if out is not None:
+        write_atomically(out, json.dumps(found, indent=1))
+        output.print(f"figures: {escape(str(out))}", soft_wrap=True)
     suggest("fedalign run", preset)
 
 

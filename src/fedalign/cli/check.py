@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ import typer
 from rich.markup import escape
 
 from fedalign.cli._check_tables import print_classes, print_parties
+from fedalign.cli._json import Code, answer, failed
 from fedalign.errors import UserError, printable
 from fedalign.runs.display import note, output, screen, suggest
 
@@ -42,40 +42,32 @@ def command(
     party: Annotated[
         str, typer.Option(help="With --what-leaves: the party's name, if it differs from its file's.")
     ] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON for a program.")] = False,
 ) -> None:
     """Show who annotates what, and report problems in the files; nothing is trained."""
     from fedalign.ingest import validate
     from fedalign.labels.choose import choose_source
 
     if what_leaves or config is not None:
-        show_what_leaves(path, config, party, as_json)
+        show_what_leaves(path, config, party)
         return
     hints = {"label": label, "labels": labels, "text": text, "client": client}
     if write_aliases is not None and (write_aliases.exists() or write_aliases.suffix != ".toml"):
         what = "exists already" if write_aliases.exists() else "must end in .toml"
         raise UserError(f"{write_aliases} {what}; give another name to --write-aliases")
-    try:
-        given = files_of(path, hints)
-        found = validate.look(given.files, given.encoder)
-        chosen = choose_source(found.names, given.labels)  # of class vectors
-    except UserError as error:
-        if not as_json:
-            raise
-        print_json({"error": str(error)}, ok=False)
-        raise typer.Exit(2) from error
+    given = files_of(path, hints)
+    found = validate.look(given.files, given.encoder)
+    chosen = choose_source(found.names, given.labels)  # of class vectors
     if write_aliases is not None:
         write(write_aliases, validate.proposed_aliases(found))
-    if as_json:
-        more = {"label_source": chosen.source, "left_out": given.identifiers}
-        print_json(found.table() | more, ok=found.trainable)
-    else:
-        note(str(chosen))
-        for name, reason in given.identifiers.items():
-            note(f"column {printable(name)} is no input: {reason}")
-        print_survey(found, given.how)
-        suggest(next_command(path, found, hints))
+    answer(found.table() | {"label_source": chosen.source, "left_out": given.identifiers})
+    note(str(chosen))
+    for name, reason in given.identifiers.items():
+        note(f"column {printable(name)} is no input: {reason}")
+    print_survey(found, given.how)
+    suggest(next_command(path, found, hints))
     if not found.trainable:
+        first = next(finding.message for finding in found.findings if finding.level == "error")
+        failed(Code.NOT_TRAINABLE, first)
         raise typer.Exit(2)
 
 
@@ -116,7 +108,7 @@ def files_of(path: Path, hints: dict[str, str]) -> Given:
     return Given(files, None, Labels(source="auto"), f"guessed: {found}", detected.identifiers)
 
 
-def show_what_leaves(path: Path, given: Path | None, party: str, as_json: bool) -> None:
+def show_what_leaves(path: Path, given: Path | None, party: str) -> None:
     from fedalign import config
     from fedalign.flower.preview import preview
     from fedalign.system.files import stem
@@ -131,12 +123,10 @@ def show_what_leaves(path: Path, given: Path | None, party: str, as_json: bool) 
         raise UserError(f"{toml} reads the data set {settings.dataset.name}; --what-leaves is for your own files")
     with screen.status("reading"):
         found = preview(path, settings, party or stem(path))
-    if as_json:
-        print_json(found.table(), ok=True)
-    else:
-        print_leaving(found, path)
-        folder = f"fedalign check {shlex.quote(str(path.parent))}"
-        suggest(folder if given is None else "fedalign deploy check --server HOST:PORT")
+    answer(found.table())
+    print_leaving(found, path)
+    folder = f"fedalign check {shlex.quote(str(path.parent))}"
+    suggest(folder if given is None else "fedalign deploy check --server HOST:PORT")
 
 
 def print_leaving(found: Preview, path: Path) -> None:
@@ -197,13 +187,6 @@ def next_command(path: Path, found: ValidationReport, hints: dict[str, str]) -> 
         return f"fedalign run {shlex.quote(str(toml))}"
     other = f" --out {shlex.quote(str(path / 'other.toml'))}" if toml.is_file() else ""  # init never overwrites a file
     return f"fedalign init {shlex.quote(str(path))}{options}{other}"
-
-
-def print_json(data: dict[str, Any], ok: bool) -> None:
-    """Prints one JSON object; its outer form is the same for results and errors."""
-    import fedalign
-
-    typer.echo(json.dumps({"ok": ok, "command": "check", "version": fedalign.__version__, "data": data}, indent=1))
 
 
 # --- for people -------------------------------------------------------------------------------------------------------

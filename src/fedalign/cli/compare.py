@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
+from fedalign.cli._complete import methods, presets
+from fedalign.cli._json import answer
 from fedalign.errors import UserError
 from fedalign.runs.display import note, output, screen, suggest
 
@@ -24,11 +26,15 @@ MOST_NAMED = 12  # runs in a sentence
 
 
 def command(
-    preset: Annotated[str, typer.Argument(metavar="PRESET|FILE.toml|FOLDER", help="The setting to compare on.")],
+    preset: Annotated[
+        str,
+        typer.Argument(metavar="PRESET|FILE.toml|FOLDER", help="The setting to compare on.", autocompletion=presets),
+    ],
     algorithms: Annotated[
         str,
         typer.Option(
-            help="Methods or groups, separated by commas: table2, table3, all, fedavg, fedprox-0.001, ./mine.py ..."
+            help="Methods, groups, algorithms or files, by commas: table2, all, fedavg, fedprox-0.001, ./mine.py ...",
+            autocompletion=methods,
         ),
     ] = "fedavg,fedalign",
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, starting with the preset's.")] = 1,
@@ -77,6 +83,7 @@ def command(
     if rows:
         grid.write_csv(rows, out / "results.csv")
         output.print(f"results: {escape(str(out / 'results.csv'))}", soft_wrap=True)
+        answer({"folder": out, "results": out / "results.csv"})
     drawn = bool(rows) and report and page.finish()
     suggest(*(("fedalign report", out, "--open") if drawn else ("fedalign run", preset)))
 
@@ -99,6 +106,7 @@ def print_table(rows: Sequence[Row], preset: str) -> None:
     """Prints the table as in the paper: one line per method, mean and spread, the best in bold."""
     from rich.table import Table
 
+    answer({"setting": preset, "methods": [vars(row) for row in rows]})
     shown = Table(title=f"{escape(preset)}: last round, percent", title_justify="left", padding=(0, 1))
     shown.add_column("method", overflow="fold")
     alike = {row.tail_rounds for row in rows}

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
 
+from fedalign.cli._complete import datasets as names
+from fedalign.cli._complete import presets
+from fedalign.cli._json import answer
 from fedalign.errors import UserError, nearest
 from fedalign.runs.display import note, output, screen, suggest
 
@@ -33,10 +36,12 @@ def table(context: typer.Context) -> None:
     for preset in sorted(config.presets(), key=lambda preset: (len(preset), preset)):  # es-5 before es-15
         users.setdefault(config.load(preset).dataset.name, []).append(preset)
     output.print(f"data folder: {escape(str(folder))} (set FEDALIGN_DATA for another)", soft_wrap=True)
+    listed: dict[str, Any] = {}
     for name in registry.names("datasets"):
         kind = registry.find("datasets", name)
         about = kind.about
         here = kind().present(folder)
+        listed[name] = {**vars(about), "here": here, "presets": users.get(name, [])}
         # a few short lines each: a table of seven columns would break words in a narrow terminal
         lines = [
             f"[bold]{name}[/]  [green]here[/]" if here else f"[bold]{name}[/]  not here",
@@ -48,12 +53,15 @@ def table(context: typer.Context) -> None:
             "" if here else f"  get it: {about.how}",
         ]
         output.print("\n" + "\n".join(line for line in lines if line), soft_wrap=True)
+    answer({"folder": folder, "datasets": listed})
     suggest("fedalign datasets describe r8-8")
 
 
 @group.command()
 def fetch(
-    name: Annotated[str, typer.Argument(help="A name from the list that `fedalign datasets` prints.")],
+    name: Annotated[
+        str, typer.Argument(help="A name from the list that `fedalign datasets` prints.", autocompletion=names)
+    ],
     source: Annotated[
         str,
         typer.Option("--from", metavar="FILE|URL", help="Your own copy of the archive instead of the owners' address."),
@@ -84,6 +92,7 @@ def fetch(
         raise UserError(f"{name} cannot be downloaded automatically; follow the steps above")
     else:
         kind().fetch(folder)
+    answer({"dataset": name, "folder": folder / name})
     from fedalign import config
 
     users = [preset for preset in config.presets() if config.load(preset).dataset.name == name]
@@ -112,7 +121,9 @@ def downloading(name: str) -> Iterator[Progress]:
 
 @group.command()
 def describe(
-    source: Annotated[str, typer.Argument(metavar="PRESET|FILE.toml", help="The setting to describe.")],
+    source: Annotated[
+        str, typer.Argument(metavar="PRESET|FILE.toml", help="The setting to describe.", autocompletion=presets)
+    ],
     seed: Annotated[int | None, typer.Option(help="Seed of everything random.")] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override one setting; may be repeated.")
@@ -132,6 +143,11 @@ def describe(
     pool = loaded if isinstance(loaded, Pool) else None
     data = partition.divide(loaded, config.partition, config.seed) if isinstance(loaded, Pool) else loaded
     ours, theirs = partition_statistics(data, pool), published().get(config.name)
+    parties = [
+        {"name": p.name, "rows": len(p.train), "annotates": [data.label_names[c] for c in p.train.classes.nonzero()]}
+        for p in data.parties
+    ]
+    answer({"setting": config.name, "seed": config.seed, "statistics": vars(ours), "parties": parties})
     shown = Table(title=f"{escape(config.name)}, seed {config.seed}", title_justify="left")
     for column in ("", "here", *(["paper, Table 1"] if theirs else [])):
         shown.add_column(column, justify="right" if column else "left")

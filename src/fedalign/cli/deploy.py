@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
+from fedalign.cli._json import answer
 from fedalign.runs.display import output, suggest
 
 ORDER = 10
@@ -49,6 +50,7 @@ def init(
             "fedalign init"
         )
     kit.write_kit(folder, kit.for_parties(config), names, host, port)
+    answer({"folder": folder, "parties": names, "address": f"{host}:{port}"})
     output.print(
         f"wrote {escape(str(folder))}; its README.md has the commands for the server and the parties", soft_wrap=True
     )
@@ -75,9 +77,11 @@ def check(
     require_flower()
     if listen:
         preflight.can_listen(listen)
+        answer({"listen": listen, "free": True})
         output.print(f"{escape(listen)} is free")
         suggest("flower-superlink, as in the README.md that fedalign deploy init wrote")
         return
     until = preflight.can_reach(server, root_certificates)
+    answer({"server": server, "certificate_valid_until": until})
     output.print(f"{escape(server)} answers; its certificate is valid until {escape(until)}", soft_wrap=True)
     suggest("fedalign check FILE --what-leaves --config config.toml")

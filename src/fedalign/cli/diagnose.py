@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
+from fedalign.cli._complete import runs as complete_runs
+from fedalign.cli._json import answer
 from fedalign.errors import UserError
 from fedalign.runs.display import note, output, screen, suggest
 
@@ -18,7 +20,12 @@ ORDER = 9
 
 
 def command(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs; several runs are compared.")],
+    runs: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUN...", help="Folders of runs; several runs are compared.", autocompletion=complete_runs
+        ),
+    ],
     quick: Annotated[bool, typer.Option("--quick", help="Fewer resamplings and no nonlinear classifiers.")] = False,
     recompute: Annotated[
         bool, typer.Option("--recompute", "--again", help="Measure runs again that have a diagnosis.")
@@ -45,6 +52,7 @@ def command(
         found = measure.diagnose(plan, visits.state_of(run, plan), quick, lambda m: screen.print(f"  {escape(m)}"))
         store.write(folder, found)
         results.append((run, found))
+    answer({"runs": [{"run": run.folder, **found} for run, found in results]})
     for run, found in results:
         print_diagnosis(run, found)
     if len(results) > 1:

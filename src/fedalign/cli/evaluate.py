@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
+from fedalign.cli._complete import runs
+from fedalign.cli._json import answer
 from fedalign.runs.display import note, output, suggest
 
 if TYPE_CHECKING:
@@ -18,7 +20,7 @@ ORDER = 12
 
 
 def command(
-    run: Annotated[Path, typer.Argument(help="A run's folder, or one written by export.")],
+    run: Annotated[Path, typer.Argument(help="A run's folder, or one written by export.", autocompletion=runs)],
     source: Annotated[Path, typer.Argument(metavar="INPUT", help="A labelled CSV, TSV, JSONL, Parquet or NPZ file.")],
     text: Annotated[str, typer.Option(help="The column with the text, if it differs from training.")] = "",
     series: Annotated[str, typer.Option(help="The column with the series, if it differs from training.")] = "",
@@ -40,6 +42,7 @@ def command(
     reading = files.reading_of(model, text=text, series=series, label=label, labels=labels)
     counted = next(csv.reader([classes], skipinitialspace=True), [])  # a name with a comma may be quoted
     found = files.evaluate(model, source, reading, counted)
+    answer(found.table())
     print_scores(found, source.name)
     if found.ignored:
         note(f"the model has no class {', '.join(found.ignored)}: these label columns are ignored")

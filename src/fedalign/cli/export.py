@@ -8,6 +8,8 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
+from fedalign.cli._complete import runs
+from fedalign.cli._json import answer
 from fedalign.errors import UserError
 from fedalign.runs.display import output, screen, suggest
 
@@ -15,7 +17,7 @@ ORDER = 13
 
 
 def command(
-    run: Annotated[Path, typer.Argument(help="A run's folder.")],
+    run: Annotated[Path, typer.Argument(help="A run's folder.", autocompletion=runs)],
     to: Annotated[str, typer.Option(help="folder, or onnx to add a model.onnx (extra onnx).")] = "folder",
     out: Annotated[Path | None, typer.Option(help="The new folder; default RUN-export.")] = None,
     trust_code: Annotated[
@@ -34,6 +36,8 @@ def command(
         difference = folder.write(model, run, target, onnx=to == "onnx")
     for path in sorted(target.iterdir()):
         output.print(f"{path.stat().st_size:>12,}  {escape(str(path))}", soft_wrap=True)
+    sizes = {path.name: path.stat().st_size for path in sorted(target.iterdir())}
+    answer({"folder": target, "bytes": sizes, "onnx_difference": difference})
     if difference is not None:
         output.print(f"checked with onnxruntime: logits differ from the model's by at most {difference:.1e}")
     suggest("fedalign predict", target, "NEW.csv")

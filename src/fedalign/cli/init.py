@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
+from fedalign.cli._json import answer
 from fedalign.errors import UserError
 from fedalign.ingest.defaults import suggest_settings
 from fedalign.runs.display import output, suggest
@@ -74,6 +75,9 @@ def command(
         none = f"; {none_of_these(detected, found.looked_at)}" if found.looked_at.none else ""
         output.print(f"labels: {found.looked_at}{escape(none)}", soft_wrap=True)
     output.print(f"written: {escape(str(out))}", soft_wrap=True)
+    counts = vars(found.looked_at) if found else None
+    left = {"identifiers": detected.identifiers, "looked_at": counts}
+    answer({"written": out, "options": detected.options, "reasons": detected.why, "task": detected.task, **left})
     suggest(f"fedalign check {shlex.quote(str(out))}")
 
 

@@ -1,4 +1,4 @@
-"""fedalign labels: count label names in a corpus, make vectors from the counts, show them."""
+"""fedalign labels: join names of parties, count label names in a corpus, make vectors from the counts, show them."""
 
 from __future__ import annotations
 
@@ -10,19 +10,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
+from fedalign.cli._json import answer
+from fedalign.cli._labels_match import match_command
 from fedalign.errors import UserError
 from fedalign.runs.display import note, output, screen, suggest
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from fedalign.labels.corpus.cooccurrence import Outcome
 
 ORDER = 6
-SHOWN = 10  # unreadable files that are listed on the screen
 group = typer.Typer(
-    invoke_without_command=True, help="Count label names in a corpus, make vectors from the counts, show them."
+    invoke_without_command=True,
+    help="Join names of parties, count names in a corpus, make vectors from the counts, show them.",
 )
+
+
+group.command(name="match")(match_command)
 
 
 class Segment(StrEnum):
@@ -56,6 +60,7 @@ def table(context: typer.Context) -> None:
         pieces = f"{one.segments:,} {one.rule.segment}s"
         shown.add_row(name, str(len(one.rule.names)), escape(about), f"{size / 1e6:.1f} MB", pieces, little)
     output.print(shown)
+    answer({"counts": {name: list(counts.read(name).rule.names) for name in counts.shipped()}})
     suggest("fedalign labels vectors --counts extrasensory --out vectors.safetensors")
 
 
@@ -73,6 +78,9 @@ def count_command(
     ] = Segment.sentence,
     window: Annotated[str, typer.Option(help="Length in words of the window that covers a name of n words.")] = "2n+2",
     stem: Annotated[bool, typer.Option("--stem", help="Match all forms of a word: walk, walked, walking.")] = False,
+    plain: Annotated[
+        bool, typer.Option("--plain", help="Search for the names themselves, not for the words after a tab.")
+    ] = False,
     field: Annotated[
         str, typer.Option(help="The field of JSON or Parquet with the text; default: text and similar names.")
     ] = "",
@@ -84,11 +92,14 @@ def count_command(
     """Count how often label names occur, and occur together, in a corpus."""
     import time
 
+    from fedalign.cli._count_report import print_counts
     from fedalign.labels import counts
     from fedalign.labels import names as label_names
     from fedalign.labels.corpus import cooccurrence
+    from fedalign.labels.corpus.proposals import propose
 
     wanted, descriptions = label_names.read_names(names)
+    descriptions = {} if plain else descriptions
     rule = cooccurrence.rule(wanted, segment.value, descriptions, window, stem)
     _may_write(out)
     began = time.perf_counter()
@@ -104,14 +115,17 @@ def count_command(
                 workers=workers,
                 strict=strict,
                 about=about or ", ".join(path.name for path in corpus),
-                command=_command(names, corpus, segment, window, stem, field, encoding),
+                command=_command(names, corpus, segment, window, stem, plain, field, encoding),
                 on_progress=lambda read, total: progress.update(task, completed=read, total=total or None),
             )
     except KeyboardInterrupt:
         screen.print("stopped; nothing was written")
         sys.exit(130)
     counts.write(outcome.counts, out)
-    _report(outcome, time.perf_counter() - began)
+    seconds = time.perf_counter() - began
+    found = dict(zip(outcome.counts.rule.names, outcome.counts.counts, strict=True))
+    answer({"out": out, "segments": found, "unreadable": [name for name, _ in outcome.unreadable]})
+    print_counts(outcome, seconds, propose(outcome.counts, corpus, encoding, field))
     suggest("fedalign labels vectors --counts", out, "--out", out.with_suffix(".safetensors"))
 
 
@@ -139,7 +153,7 @@ def _bytes_progress() -> Progress:
 
 
 def _command(
-    names: Path, corpus: list[Path], segment: Segment, window: str, stem: bool, field: str, encoding: str
+    names: Path, corpus: list[Path], segment: Segment, window: str, stem: bool, plain: bool, field: str, encoding: str
 ) -> str:
     """Returns the command that makes these counts. Only the last part of paths is kept, because counts are shared."""
     import shlex
@@ -150,38 +164,7 @@ def _command(
     parts += ["--segment", segment.value]
     for flag, value, usual in (("--window", window, "2n+2"), ("--field", field, ""), ("--encoding", encoding, "utf-8")):
         parts += [flag, value] if value != usual else []
-    return shlex.join([*parts, *(["--stem"] if stem else [])])
-
-
-def _report(outcome: Outcome, seconds: float) -> None:
-    from rich.table import Table
-
-    counted = outcome.counts
-    shown = Table(title="segments with each name", title_justify="left")
-    for column in ("name", "searched as", "segments", "together with"):
-        shown.add_column(column, overflow="fold")
-    partners = [0] * len(counted.counts)
-    for i, j, _ in counted.pairs:
-        partners[i] += 1
-        partners[j] += 1
-    for name, ways, number, others in zip(counted.rule.names, counted.rule.ways, counted.counts, partners, strict=True):
-        words = " | ".join(" ".join(way.words) for way in ways)
-        shown.add_row(escape(name), escape(words), f"{number:,}", f"{others} names")
-    output.print(shown)
-    for name, reason in outcome.unreadable[:SHOWN]:
-        note(f"skipped {name}: it {reason}")
-    if len(outcome.unreadable) > SHOWN:
-        note(f"and {len(outcome.unreadable) - SHOWN:,} more were skipped")
-    if outcome.ignored:
-        kinds = ", ".join(f"{number:,} {suffix}" for suffix, number in outcome.ignored.most_common(5))
-        note(f"ignored, because they are not text: {kinds}")
-    if counted.little():
-        note(f"these names occur too rarely: {', '.join(counted.little())}; add descriptions or more text")
-    made = counted.corpora[0]
-    output.print(
-        f"{made.files:,} files, {made.bytes / 1e6:,.1f} MB of text, {made.segments:,} {counted.rule.segment}s, "
-        f"{made.skipped:,} skipped, {seconds:.1f} s ({made.bytes / 1e6 / seconds:.0f} MB/s)"
-    )
+    return shlex.join([*parts, *(["--stem"] if stem else []), *(["--plain"] if plain else [])])
 
 
 @group.command(name="merge")
@@ -197,6 +180,7 @@ def merge_command(
         raise UserError("a file of counts is given twice; give each once")
     total = counts.merge([counts.read(path) for path in parts])
     counts.write(total, out)
+    answer({"out": out, "segments": dict(zip(total.rule.names, total.counts, strict=True))})
     size = sum(corpus.bytes for corpus in total.corpora)
     output.print(f"{len(parts)} files: {size / 1e6:,.1f} MB of text, {total.segments:,} {total.rule.segment}s")
     suggest("fedalign labels vectors --counts", out, "--out", out.with_suffix(".safetensors"))
@@ -240,6 +224,7 @@ def vectors_command(
     facts = vectors.notes(wanted, how)
     vectors.write_vectors(out, wanted, rows, {**facts, "seed": seed})
     isolated_names = facts.get("isolated", [])
+    answer({"out": out, "names": wanted, "dim": dim, "isolated": isolated_names})
     if isolated_names:
         note(f"no edge was found for {', '.join(isolated_names)}; they get random vectors of the mean length")
     output.print(f"{len(wanted)} vectors of {dim} numbers in {escape(str(out))}", soft_wrap=True)
@@ -279,5 +264,6 @@ def show_command(
     if facts.get("says_little"):
         note(f"these names occur too rarely in the corpus: {', '.join(facts['says_little'])}")
     heatmap.draw(names, similar.numpy(), picture, "cosine of label vectors")
+    answer({"names": names, "cosines": similar, "heatmap": picture})
     output.print(f"heatmap: {escape(str(picture))}", soft_wrap=True)
     suggest("fedalign run PRESET --set labels.source=vectors --set", f"labels.file={source}")

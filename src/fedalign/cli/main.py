@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from fedalign import cli
+from fedalign.cli._json import Code, print_envelope, with_json
 from fedalign.errors import ProfileWarning, RenamedSettingWarning, UserError
 from fedalign.runs.display import complain, note
 
@@ -53,10 +54,17 @@ found = [
 ]
 for module in sorted(found, key=lambda module: module.ORDER):
     name = module.__name__.rpartition(".")[2]
-    if hasattr(module, "group"):
-        app.add_typer(module.group, name=name)
-    else:
-        app.command(name=name)(module.command)
+    if not hasattr(module, "group"):
+        app.command(name=name)(with_json(module.command, name))
+        continue
+    group: typer.Typer = module.group
+    for one in group.registered_commands:
+        assert one.callback is not None
+        one.callback = with_json(one.callback, f"{name} {one.name or one.callback.__name__}")
+    if group.registered_callback is not None and group.info.invoke_without_command:
+        assert group.registered_callback.callback is not None
+        group.registered_callback.callback = with_json(group.registered_callback.callback, name)
+    app.add_typer(group, name=name)
 
 
 @contextmanager
@@ -80,7 +88,7 @@ def main() -> None:
     """Runs the command line. A user's mistake is one sentence and exit code 2."""
     try:
         with settings_warnings_as_notes():
-            app()
+            run_as_json() if "--json" in sys.argv else app(prog_name="fedalign")
     except UserError as error:
         complain(str(error))
         sys.exit(2)
@@ -89,4 +97,18 @@ def main() -> None:
             raise
         place = f"{error.filename}: " if error.filename is not None else ""
         complain(f"{place}{error.strerror}; check the path, its permissions and the space on its disk")
+        sys.exit(2)
+
+
+def run_as_json() -> None:
+    """Runs a command with --json: a mistake in its arguments is an envelope too."""
+    try:
+        sys.exit(app(prog_name="fedalign", standalone_mode=False) or 0)
+    except Exception as error:
+        if not hasattr(error, "format_message"):  # of click, which typer may bring along under another name
+            raise
+        groups = [group.name for group in app.registered_groups]
+        words = [word for word in sys.argv[1 : 3 if sys.argv[1] in groups else 2] if word.isalpha()]
+        fix = f"see `fedalign {' '.join(words)} --help`"
+        print_envelope(" ".join(words), {}, (Code.USAGE, f"{error.format_message().rstrip('.')}; {fix}"))
         sys.exit(2)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import shutil
 import sys
 import tempfile
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
 
+from fedalign.cli._complete import runs
+from fedalign.cli._json import answer, asked
 from fedalign.errors import UserError
 from fedalign.runs.display import note, output, screen, suggest
 
@@ -20,7 +23,7 @@ ORDER = 11
 
 
 def command(
-    run: Annotated[Path, typer.Argument(help="A run's folder, or one written by export.")],
+    run: Annotated[Path, typer.Argument(help="A run's folder, or one written by export.", autocompletion=runs)],
     source: Annotated[
         str, typer.Argument(metavar="INPUT", help="CSV, TSV, JSONL, Parquet or NPZ; - for standard input.")
     ],
@@ -63,18 +66,25 @@ def command(
         path = _spooled(stack, form) if source == "-" else Path(source)
         reading = files.reading_of(model, text=text, series=series)
         kept = files.kept_columns(path, reading, keep or ())
-        target = stack.enter_context(files.whole_or_absent(out, sys.stdout))
+        target = stack.enter_context(files.whole_or_absent(out, io.StringIO() if asked() else sys.stdout))
         write = None
+        rows: list[dict[str, Any]] = []  # for --json without a file
         skip = skipped.append if skip_empty else None
         with screen.status("predicting") as status:
-            for answer in files.predictions(model, path, reading, False, skip, cut.append, kept):
+            for batch in files.predictions(model, path, reading, False, skip, cut.append, kept):
                 if write is None:
                     write = files.writer("jsonl" if out is not None and out.suffix == ".jsonl" else "csv", target)
-                write(files.columns(model, answer, top, threshold, kept))
-                done += len(answer.numbers)
+                found = files.columns(model, batch, top, threshold, kept)
+                if asked() and out is None:
+                    columns = {name: values.tolist() for name, values in found.items()}
+                    rows += [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]
+                else:
+                    write(found)
+                done += len(batch.numbers)
                 status.update(f"{done:,} rows, {done / (time.perf_counter() - began):,.0f} per second")
         if write is None:
             raise UserError(f"{source} holds no row to predict")
+    answer({"rows": done, "out": out, "skipped": skipped, "cut": cut} | ({} if out else {"predictions": rows}))
     if skipped:
         note(f"{len(skipped)} empty rows were skipped, the first is row {skipped[0]}")
     if cut:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
+from fedalign.cli._complete import runs as complete_runs
+from fedalign.cli._json import answer
 from fedalign.errors import UserError
 from fedalign.runs.display import note, output, screen, suggest
 
@@ -20,7 +22,12 @@ ORDER = 7
 
 def command(
     runs: Annotated[
-        list[Path], typer.Argument(metavar="RUN...", help="Folders of runs, or folders that contain such folders.")
+        list[Path],
+        typer.Argument(
+            metavar="RUN...",
+            help="Folders of runs, or folders that contain such folders.",
+            autocompletion=complete_runs,
+        ),
     ],
     out: Annotated[
         Path | None, typer.Option(help="Where to write the page; default: report.html in the first folder.")
@@ -54,6 +61,7 @@ def command(
     if stored:
         output.print(f"figures: {escape(str(stored[0].parent))} ({len(stored)} files)", soft_wrap=True)
     output.print(f"report: {escape(str(made))} ({made.stat().st_size / 1000:,.0f} kB)", soft_wrap=True)
+    answer({"report": made, "bytes": made.stat().st_size, "figures": stored})
     if open_it:
         import webbrowser
 

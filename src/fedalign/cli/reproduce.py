@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
+from fedalign.cli._json import answer
 from fedalign.errors import UserError, nearest
 from fedalign.runs.display import note, output, screen, suggest
 
@@ -25,7 +26,7 @@ OUT = Path("runs/reproduce")
 
 
 def command(
-    target: Annotated[str, typer.Argument(metavar="table2|table3|rounds|sensitivity|tsne|similarity")],
+    target: Annotated[str, typer.Argument(metavar="table1|table2|table3|rounds|sensitivity|tsne|similarity")],
     datasets: Annotated[
         str, typer.Option(help="Presets or data sets, separated by commas; default: all that are on this machine.")
     ] = "",
@@ -43,40 +44,77 @@ def command(
     """Repeat a table or figure of the paper; the same command resumes after an interruption."""
     from fedalign.paper import studies
     from fedalign.report.live import LivePage
+    from fedalign.runs import grid
 
     if target not in studies.TARGETS:
         raise UserError(f"unknown table or figure {target!r}{nearest(target, studies.TARGETS)}")
     available = chosen_settings(target, datasets)
+    if target == "table1":
+        show_table1(available, out, overrides or ())
+        return
     named = [word.strip() for word in methods.split(",") if word.strip()]
     made = [studies.study(target, one.preset, out, named, seeds, rounds, overrides or ()) for one in available]
     cells = [cell for one in made for cell in one.cells]
+    note_other_settings(cells)
     if not dry:
         say_how_long(target, cells)
-    resume = repeated(target, datasets, seeds, rounds, methods, overrides or (), out)
+    again = (methods, overrides or (), out, parties)
+    resume = repeated(target, datasets, seeds, rounds, *again)
     if estimate:
         suggest(resume)
         return
+    answer({"target": target, "settings": [one.preset for one in available], "folder": out})
     page = LivePage(out, note)
     if not dry:
         play(cells, page)
-    if not any((cell.folder / "result.json").is_file() for cell in cells):
-        raise UserError(f"nothing is finished in {out} yet; run the same command without --show")
+    if not any(grid.finished(one.cells)[0] for one in made):
+        raise UserError(f"nothing is finished in {out} with these settings yet; run the same command without --show")
     for setting, study in zip(available, made, strict=True):
         show(setting, study, out, [word.strip() for word in parties.split(",") if word.strip()])
     if page.finish():
         output.print(f"report: {escape(str(page.path))}", soft_wrap=True)
-    more = repeated(target, datasets, 5, rounds, methods, overrides or (), out)
+    more = repeated(target, datasets, 5, rounds, *again)
     suggest(more if seeds < 5 and target in ("table2", "table3") else f"fedalign report {out} --open")
 
 
+def show_table1(available: Sequence[PaperSetting], out: Path, overrides: Sequence[str]) -> None:
+    """Prints Table 1 and the appendix's numbers on data sets; nothing is trained."""
+    from fedalign.paper.table1 import table1
+
+    tables, files = table1(available, out / "results", overrides)
+    for table in tables:
+        print_table(table)
+    for path in files:
+        output.print(f"  {escape(str(path))}", soft_wrap=True)
+    suggest("fedalign reproduce table2 --estimate")
+
+
+def note_other_settings(cells: Sequence[Cell]) -> None:
+    """Notes the runs in the folder that have other settings; they are neither shown nor counted."""
+    from fedalign.runs import grid
+
+    other = [f"{cell.folder.parent.parent.name}/{cell.folder.parent.name}" for cell in grid.of_other_settings(cells)]
+    if other:
+        names = ", ".join(dict.fromkeys(other))
+        note(f"these runs have other settings, so they are neither shown nor counted: {names}; give another --out")
+
+
 def repeated(
-    target: str, datasets: str, seeds: int, rounds: int | None, methods: str, overrides: Sequence[str], out: Path
+    target: str,
+    datasets: str,
+    seeds: int,
+    rounds: int | None,
+    methods: str,
+    overrides: Sequence[str],
+    out: Path,
+    parties: str = "",
 ) -> str:
     """Returns the command that resumes this one."""
     words = ["fedalign", "reproduce", target]
     given = (("--datasets", datasets), ("--seeds", seeds if seeds > 1 else ""), ("--rounds", rounds or ""))
     elsewhere = "" if out == OUT else out
-    for flag, value in (*given, ("--methods", methods), *(("--set", one) for one in overrides), ("--out", elsewhere)):
+    rest = (*(("--set", one) for one in overrides), ("--parties", parties), ("--out", elsewhere))
+    for flag, value in (*given, ("--methods", methods), *rest):
         words += [flag, str(value)] if value else []
     return shlex.join(words)
 
@@ -144,13 +182,16 @@ def play(cells: Sequence[Cell], page: object) -> None:
 def show(setting: PaperSetting, study: Study, out: Path, parties: Sequence[str]) -> None:
     """Prints the finished part of a table or figure for one setting."""
     from fedalign.paper import present
+    from fedalign.runs import grid
 
-    finished = [cell for cell in study.cells if (cell.folder / "result.json").is_file()]
+    finished, _ = grid.finished(study.cells)
     if not finished:
         note(f"nothing of {setting.title} is finished yet")
         return
     tables, files = present.present(setting, study, finished, out / "results", parties)
     for table in tables:
+        if study.changed:
+            table.below.append(f"not the paper's settings: {'; '.join(study.changed)}")
         print_table(table)
     for path in files:
         output.print(f"  {escape(str(path))}", soft_wrap=True)
@@ -159,7 +200,7 @@ def show(setting: PaperSetting, study: Study, out: Path, parties: Sequence[str])
 def print_table(table: object) -> None:
     from rich.table import Table
 
-    from fedalign.paper.present import PrintedTable
+    from fedalign.paper.printed import PrintedTable
 
     assert isinstance(table, PrintedTable)
     printed = Table(title=escape(table.title), title_justify="left")

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
+from fedalign.cli._complete import presets_and_runs
+from fedalign.cli._json import answer, asked
 from fedalign.errors import UserError
 from fedalign.runs.display import Display, note, output, screen, suggest, typed
 
@@ -24,7 +26,12 @@ DEEP = "fedalign"  # the method that --deep trains beside the analytic solution
 
 def command(
     source: Annotated[
-        str, typer.Argument(metavar="PRESET|FILE.toml|FOLDER|RUN", help="What to run; a run's folder to resume.")
+        str,
+        typer.Argument(
+            metavar="PRESET|FILE.toml|FOLDER|RUN",
+            help="What to run; a run's folder to resume.",
+            autocompletion=presets_and_runs,
+        ),
     ],
     rounds: Annotated[int | None, typer.Option(help="Number of rounds.")] = None,
     seed: Annotated[int | None, typer.Option(help="Random seed.")] = None,
@@ -60,7 +67,9 @@ def command(
     chosen = [] if engine is None else [f"engine.name={engine}"]
     config = configs.load(source, [*(settings or []), *chosen], rounds=rounds, seed=seed)
     if print_config:
-        typer.echo(configs.printed(source, [*(settings or []), *chosen], rounds=rounds, seed=seed), nl=False)
+        answer(configs.as_table(config))
+        if not asked():
+            typer.echo(configs.printed(source, [*(settings or []), *chosen], rounds=rounds, seed=seed), nl=False)
         return
     if not deep:
         train(config, out or default_folder(config, resume), resume, report, track)
@@ -121,6 +130,7 @@ def print_kept(folders: list[Path], report: bool) -> None:
     from fedalign.runs.keep import keep_better
 
     kept = keep_better(folders)
+    answer({"kept": kept.folder, "reason": str(kept), "runs": folders})
     output.print(f"kept: [bold]{escape(str(kept.folder))}[/]: {escape(str(kept))}", soft_wrap=True)
     if report:
         made = page.make(folders, folders[-1] / "both.html", note)
@@ -147,6 +157,7 @@ def default_folder(config: Config, resume: bool) -> Path:
 def print_result(result: dict[str, Any], out: Path, drawn: bool) -> None:
     from rich.table import Table
 
+    answer({"run": out, "report": out / "report.html" if drawn else None, "result": result})
     if "classes" in result:
         table = Table(title="F1 by class", title_justify="left")
         table.add_column("class")

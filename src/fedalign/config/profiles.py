@@ -94,7 +94,9 @@ def contradictions(table: Mapping[str, Any]) -> list[str]:
     found = []
     for section, key, value in profile_settings(table):
         written = table.get(section)
-        given = written.get(key) if isinstance(written, Mapping) else None
+        if not isinstance(written, Mapping):
+            continue
+        given = written.get(key)
         if given is None or given == value:
             continue
         if (section, key, value) == ("training", "label_lr", None) and given == (written or {}).get("lr"):

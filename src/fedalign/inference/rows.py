@@ -39,7 +39,7 @@ def evaluate_rows(model: Model, rows: Any, labels: Any, classes: Sequence[str] =
     if len(x) != len(given):
         raise UserError(f"{len(x)} rows but {len(given)} labels; give one label, list or None per row")
     # a dict says yes or no of each of its names, as one column per class does
-    style = "label" if model.task == "single" else "labels" if found.whole.any() else "label_prefix"
+    style = "label" if model.task == "single" else "labels" if found.fully_annotated.any() else "label_prefix"
     reading = replace(reading, **cast("dict[str, Any]", {style: "labels"}))
     records = Records("the labels", model.inputs.kind, np.arange(len(x)), np.empty((len(x), 0)), (), found)
     return measure(model, [Answered(model.logits_of_prepared(x), records)], reading, "the labels", classes)

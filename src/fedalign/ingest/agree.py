@@ -82,7 +82,7 @@ def targets(records: Records, classes: Sequence[str], agreed: Agreement) -> tupl
     others.
     """
     assert records.labels is not None
-    own = records.labels.over(classes)
+    own = records.labels.for_classes(classes)
     places = agreed.places(classes)
     y = torch.zeros(len(records), len(agreed.label_names))
     known = torch.zeros(y.shape, dtype=torch.bool)

@@ -21,36 +21,38 @@ class Labels:
     names: tuple[str, ...]
     yes: np.ndarray  # (n, c) bool
     known: np.ndarray  # (n, c) bool
-    whole: np.ndarray  # (n,) bool: all classes of the party were looked at, including those that no row names
+    fully_annotated: np.ndarray  # (n,) bool: all classes of the party were looked at, including those that no row names
 
-    def over(self, names: Sequence[str]) -> Labels:
+    def for_classes(self, names: Sequence[str]) -> Labels:
         """The labels of another list of classes, in its order."""
         place = {normalised(name): i for i, name in enumerate(self.names)}
-        yes = np.zeros((len(self.whole), len(names)), dtype=bool)
-        known = np.repeat(self.whole[:, None], len(names), 1)
+        yes = np.zeros((len(self.fully_annotated), len(names)), dtype=bool)
+        known = np.repeat(self.fully_annotated[:, None], len(names), 1)
         for i, name in enumerate(names):
             found = place.get(normalised(name))
             if found is not None:
                 yes[:, i], known[:, i] = self.yes[:, found], self.known[:, found]
-        return Labels(tuple(names), yes, known, self.whole)
+        return Labels(tuple(names), yes, known, self.fully_annotated)
 
     def take(self, rows: np.ndarray) -> Labels:
         """The labels of the chosen rows, in the order given."""
-        return Labels(self.names, self.yes[rows], self.known[rows], self.whole[rows])
+        return Labels(self.names, self.yes[rows], self.known[rows], self.fully_annotated[rows])
 
     @property
     def annotated(self) -> tuple[str, ...]:
         """The classes that occur in these labels, sorted: those that a cell names, and those with a mark in their
         column."""
-        occurring = self.yes.any(0) | (self.known & ~self.whole[:, None]).any(0)
+        occurring = self.yes.any(0) | (self.known & ~self.fully_annotated[:, None]).any(0)
         return tuple(sorted((self.names[i] for i in np.flatnonzero(occurring).tolist()), key=normalised))
 
 
 def joined(parts: Sequence[Labels]) -> Labels:
     """The labels of all parts, one part after the other."""
     names = tuple(dict.fromkeys(name for part in parts for name in part.names))
-    wide = [part.over(names) for part in parts]
-    yes, known, whole = (np.concatenate([getattr(part, name) for part in wide]) for name in ("yes", "known", "whole"))
+    wide = [part.for_classes(names) for part in parts]
+    yes, known, whole = (
+        np.concatenate([getattr(part, name) for part in wide]) for name in ("yes", "known", "fully_annotated")
+    )
     return Labels(names, yes, known, whole)
 
 
@@ -64,7 +66,7 @@ class Spelling:
         self.classes: dict[str, str] = {}  # text -> class
         self.first: dict[str, str] = {}  # normalised name -> the spelling that was found first
 
-    def none(self, text: str) -> bool:
+    def means_none(self, text: str) -> bool:
         """Whether the text says that none of the party's classes applies."""
         return bool(self.other) and normalised(text) == self.other
 
@@ -115,7 +117,7 @@ def from_names(batch: Batch, column: str, separator: str | None, spelling: Spell
     for row, texts in enumerate(cells):
         if texts is None:
             continue
-        names = [spelling.name(text, int(batch.rows[row]), column) for text in texts if not spelling.none(text)]
+        names = [spelling.name(text, int(batch.rows[row]), column) for text in texts if not spelling.means_none(text)]
         if None not in names:  # otherwise reported, and the row counts as not looked at
             whole[row] = True
             at += [(row, place.setdefault(name, len(place))) for name in names if name is not None]

@@ -47,7 +47,7 @@ def count_labels(holdings: Sequence[Holding], names: Sequence[str]) -> tuple[np.
         assert holding.records.labels is not None
         # rows without input are not trained on
         rows = np.flatnonzero(np.logical_not(holding.records.empty))
-        labels = holding.records.labels.take(rows).over(holding.classes)
+        labels = holding.records.labels.take(rows).for_classes(holding.classes)
         for i, name in enumerate(holding.classes):
             c = place.get(normalised(name))
             if c is not None:
@@ -61,7 +61,7 @@ def summarise(holding: Holding) -> PartySummary:
     """One party's file in numbers."""
     records = holding.records
     assert records.labels is not None
-    known = records.labels.over(holding.classes).known
+    known = records.labels.for_classes(holding.classes).known
     unlabelled = int(np.logical_not(known.any(1)).sum())
     return PartySummary(
         holding.name, records.file, len(records), int(records.empty.sum()), unlabelled, tuple(holding.classes)
@@ -82,7 +82,7 @@ def check_rows(holding: Holding, reading: Reading, findings: Findings) -> None:
         findings.note(f"{records.file}: {many} empty and left out (row {rows})")
     assert records.labels is not None
     unread = any(file == records.file and column and reading.is_label(column) for file, column, _ in findings.alike)
-    if not unread and not records.labels.over(holding.classes).known.any():
+    if not unread and not records.labels.for_classes(holding.classes).known.any():
         findings.error(
             f"{records.file}: {printable(holding.name)} annotates nothing, all its labels are empty; label some rows "
             "or leave it out"

@@ -169,7 +169,7 @@ def detect_input(
             return kind, guess.columns
     likely = [
         column
-        for one in files.plain
+        for one in files.cell_files
         for column, found in one.columns.items()
         if column not in taken and (found.words >= DOCUMENT or found.numeric) and not IDENTIFIER.fullmatch(column)
     ]

@@ -46,7 +46,7 @@ def read_labels(party: str, labels: Any, reading: Reading) -> tuple[Labels, Task
             several = isinstance(label, Iterable) and not isinstance(label, str)
             tasks.add("multi" if several else "single")
             names = label if several else [label]
-            cells.append(({key(name, row): True for name in names if not spelling.none(str(name))}, True))
+            cells.append(({key(name, row): True for name in names if not spelling.means_none(str(name))}, True))
     if len(tasks) > 1:
         raise UserError(f"{party}: some labels are names and some are lists; give lists everywhere for multi-label")
     yes = np.zeros((len(cells), len(place)), dtype=bool)

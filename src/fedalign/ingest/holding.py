@@ -29,14 +29,14 @@ class Holding:
         rows = np.flatnonzero(np.logical_not(records.empty))
         if not len(rows):
             raise UserError(f"{records.file}: every row of {self.name} is empty; fill in the input or leave it out")
-        if not records.labels.over(self.classes).known.any():
+        if not records.labels.for_classes(self.classes).known.any():
             raise UserError(
                 f"{records.file}: {self.name} annotates nothing, all its labels are empty; label some rows or leave "
                 "it out"
             )
         records = records.take(rows)
         assert records.labels is not None
-        labels = records.labels.over(self.classes)
+        labels = records.labels.for_classes(self.classes)
         tested, rest = hold_out(labels, test, self.name, "test")
         held, train = hold_out(labels.take(rest), validation, self.name, "validation")
         parts = (records.take(rest[train]), records.take(rest[held]), records.take(tested))
@@ -60,7 +60,7 @@ def hold_out(labels: Labels, share: float, party: str, word: str) -> tuple[np.nd
     """Row numbers (held out, kept). The share is taken of each class, where a row counts under the rarest of its
     classes. It is the same for the same party, whoever reads the file. A class with one row keeps it, and so do rows
     that nobody labelled."""
-    n = len(labels.whole)
+    n = len(labels.fully_annotated)
     rarest = np.full(n, -1)
     for c in np.argsort(-labels.yes.sum(0), kind="stable").tolist():  # the rarest is written last
         rarest[labels.yes[:, c]] = c
@@ -82,7 +82,7 @@ def check_positives(held: Sequence[Divided], agreed: Agreement, least: int) -> N
         owner |= {place: one.parts[0].file for place in places if place not in owner}
         for part in one.parts:
             assert part.labels is not None
-            np.add.at(count, places, part.labels.over(one.classes).yes.sum(0))
+            np.add.at(count, places, part.labels.for_classes(one.classes).yes.sum(0))
     for place in np.flatnonzero(count < least).tolist():
         name = agreed.label_names[place]
         raise UserError(

@@ -36,8 +36,8 @@ def count_looked_at(holdings: Sequence[Holding]) -> LookedAt:
     for holding in holdings:
         filled = np.logical_not(holding.records.empty)
         assert holding.records.labels is not None
-        labels = holding.records.labels.over(holding.classes)
+        labels = holding.records.labels.for_classes(holding.classes)
         rows += int(filled.sum())
-        labelled += int((filled & (labels.known.any(1) | labels.whole)).sum())
-        none += int((filled & labels.whole & ~labels.yes.any(1)).sum())
+        labelled += int((filled & (labels.known.any(1) | labels.fully_annotated)).sum())
+        none += int((filled & labels.fully_annotated & ~labels.yes.any(1)).sum())
     return LookedAt(rows, labelled, none)

@@ -11,7 +11,8 @@ import numpy as np
 import polars as pl
 
 from fedalign.ingest.formats import MARKS, Batch, Ragged, Table
-from fedalign.inputs import ColumnProfile, FileProfile
+from fedalign.ingest.formats.cells import Cells
+from fedalign.inputs import ColumnProfile, FileProfile, raw
 
 BATCHES = 4  # of a file that are read
 SEPARATORS = (";", "|")
@@ -35,7 +36,9 @@ def _profile(batches: Sequence[Batch], column: str) -> ColumnProfile:
     nested = {content for batch in batches if (content := _nested(batch, column))}
     if nested:
         names, series = "names" in nested, "series" in nested
-        return ColumnProfile(False, False, frozenset(), len(batches), 0, {}, names, series, False)
+        there = sum(_filled(batch, column) for batch in batches)
+        dims = max(_dims(batch.cells[column]) for batch in batches)
+        return ColumnProfile(False, False, frozenset(), there, 0, {}, names, series, False, dims)
     numeric = [batch.numeric(column) for batch in batches]
     texts = [text for batch in batches for text in batch.text(column)]
     filled = [text for text in texts if text]
@@ -56,6 +59,27 @@ def _profile(batches: Sequence[Batch], column: str) -> ColumnProfile:
         if any(numeric) and all(one is not False for one in numeric)
         else None,
     )
+
+
+def _filled(batch: Batch, column: str) -> int:
+    """The number of cells of a nested column that are not empty: a list, or an entry that has a value."""
+    cells = batch.cells[column]
+    if isinstance(cells, Ragged) or (isinstance(cells, np.ndarray) and cells.dtype.kind == "f"):
+        return int((~raw.empty(cells)).sum())
+    if isinstance(cells, np.ndarray):
+        return len(cells)
+    if isinstance(cells, pl.Series) and cells.dtype == pl.String:
+        return sum(text != "" for text in batch.text(column))
+    if isinstance(cells, pl.Series):
+        return len(cells) - cells.null_count()
+    return sum(value is not None and value != "" for value in cells)
+
+
+def _dims(cells: Cells) -> int:
+    """The number of dimensions of one entry of an NPZ array; 0 for plain cells and lists."""
+    if isinstance(cells, Ragged):
+        return 2
+    return cells.ndim - 1 if isinstance(cells, np.ndarray) else 0
 
 
 def _nested(batch: Batch, column: str) -> str:

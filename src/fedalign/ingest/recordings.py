@@ -78,4 +78,4 @@ def _agreed_labels(steps: Records, bounds: np.ndarray) -> Labels:
         which = f"recording {quoted(steps.ids[other])} is and is not {quoted(labels.names[name])}"
         message = f"{which}; give all its rows the same label"
         raise UserError(str(Problem(steps.file, message, int(steps.numbers[other]))))
-    return Labels(labels.names, yes, yes | no, np.logical_or.reduceat(labels.whole, starts))
+    return Labels(labels.names, yes, yes | no, np.logical_or.reduceat(labels.fully_annotated, starts))

@@ -71,7 +71,7 @@ def limited(records: Records, reading: Reading, classes: Sequence[str], whose: s
         expected = {normalised(name) for name in classes}
         unexpected = [i for i, name in enumerate(labels.names) if normalised(name) not in expected]
         there = ", ".join(printable(name) for name in classes[:6]) + (", ..." if len(classes) > 6 else "")
-        whole = labels.whole.copy()
+        whole = labels.fully_annotated.copy()
         for row, i in np.argwhere(labels.yes[:, unexpected]).tolist():
             message = f"{quoted(labels.names[unexpected[i]])} is not one of the classes {whose} ({there})"
             fix = "correct it, declare it under dataset.classes, or give an alias"
@@ -80,4 +80,4 @@ def limited(records: Records, reading: Reading, classes: Sequence[str], whose: s
             whole[row] = False
         known = labels.known & whole[:, None]
         labels = Labels(labels.names, labels.yes & known, known, whole)
-    return replace(records, labels=labels.over(classes))
+    return replace(records, labels=labels.for_classes(classes))

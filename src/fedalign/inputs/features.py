@@ -89,6 +89,11 @@ class Features(ScaledNumbers):
     def prepare(self, rows: Any) -> Tensor:
         return self.rows(table_of_numbers(rows, self.scaling.columns, self.width))
 
+    def without_each(self, x: Raw, columns: tuple[str, ...] = ()) -> tuple[tuple[str, ...], Tensor]:
+        """The columns, and the row with each of them at its mean, as if the cell were empty."""
+        repeated = self.rows(x, columns).repeat(self.width, 1)  # (F, F)
+        return self.part_names("column"), repeated.fill_diagonal_(0.0)
+
     def default_columns(self) -> dict[str, Any]:
         return {"features": self.scaling.columns or "all"}
 

@@ -54,7 +54,8 @@ class InputKind(Stored):
     feature_map: ClassVar[str] = ""  # the fixed encoder that suits it; empty: there is none
     trial_is_prepared: ClassVar[bool] = False  # whether `trial` returns prepared rows
     graph_rows: ClassVar[str] = "`rows`"  # what an exported graph reads
-    Columns: ClassVar[type]  # dataclass of the [dataset] options that say where the input is; the first is `kind`
+    # dataclass of the [dataset] options that say where the input is; its first field has the kind's name, e.g. `text`
+    Columns: ClassVar[type]
     Settings: ClassVar[type] = NoSettings  # dataclass of the [dataset] options that say how rows are prepared
     about: ClassVar[Mapping[str, str]] = {}  # a comment per option, for the TOML file that `fedalign init` writes
 
@@ -85,7 +86,8 @@ class InputKind(Stored):
     @abstractmethod
     def reader(cls, table: Table, columns: Any, other: Collection[str], missing: Sequence[str]) -> Reader:
         """A reader of `columns` (a `Columns`) in one file. `other`: columns that are no input. `missing`: texts that
-        mean an empty cell."""
+        mean an empty cell. Cells that name files give paths relative to `table.folder`, which is `batch.folder` too;
+        `table.file` is a name for messages."""
 
     @classmethod
     def row_columns(cls, columns: Any) -> tuple[str, ...]:
@@ -149,6 +151,11 @@ class InputKind(Stored):
     @abstractmethod
     def prepare(self, rows: Any) -> Rows:
         """Rows given for prediction as tensors; raises UserError if they are not what the model reads."""
+
+    def without_each(self, x: Raw, columns: tuple[str, ...] = ()) -> tuple[tuple[str, ...], Rows] | None:
+        """The parts of one raw row, such as its words or columns, and the prepared row without each of them; None if
+        the kind has no parts that a person can name."""
+        return None
 
     # --- files given for prediction -------------------------------------------------------------------------------
 

@@ -35,6 +35,7 @@ class ColumnProfile:
     names: bool  # lists of text
     series: bool  # lists of numbers
     steady: bool  # each value fills several consecutive rows and does not return later
+    dims: int = 0  # of one entry of an NPZ array; 0: a plain cell
     numbers: np.ndarray | None = field(default=None, compare=False, repr=False)  # (n,) of a column of numbers
 
 
@@ -64,19 +65,20 @@ class FilesProfile:
     identifiers: Mapping[str, str] = field(default_factory=dict)  # columns of numbers that are none, and why
 
     @cached_property
-    def arrays(self) -> list[Mapping[str, tuple[str, ...]]]:
+    def series_arrays(self) -> list[Mapping[str, tuple[str, ...]]]:
+        """The arrays of series of each file that has some, with the names of their channels."""
         return [one.arrays for one in self.files if one.arrays]
 
     @cached_property
-    def plain(self) -> list[FileProfile]:
+    def cell_files(self) -> list[FileProfile]:
         """The files whose rows are cells."""
         return [one for one in self.files if not one.arrays]
 
     @cached_property
     def shared(self) -> list[str]:
-        """Columns of all plain files, without those that are taken."""
-        first = list(self.plain[0].columns) if self.plain else []
-        return [c for c in first if all(c in one.columns for one in self.plain) and c not in self.taken]
+        """Columns of all files whose rows are cells, without those that are taken."""
+        first = list(self.cell_files[0].columns) if self.cell_files else []
+        return [c for c in first if all(c in one.columns for one in self.cell_files) and c not in self.taken]
 
     @cached_property
     def documents(self) -> list[str]:
@@ -92,8 +94,8 @@ class FilesProfile:
         ]
 
     def all(self, column: str) -> list[ColumnProfile]:
-        """The column in each plain file."""
-        return [one.columns[column] for one in self.plain]
+        """The column in each file whose rows are cells."""
+        return [one.columns[column] for one in self.cell_files]
 
     def words(self, column: str) -> float:
         """Words per cell in the file where there are most."""
@@ -108,7 +110,7 @@ class FilesProfile:
         """` (text in b.csv)` for a column that holds numbers in other files, the reason for an identifier, else ''."""
         if column in self.identifiers:
             return f" ({self.identifiers[column]})"
-        text = [one.file for one in self.plain if one.columns[column].texts and not one.columns[column].numeric]
+        text = [one.file for one in self.cell_files if one.columns[column].texts and not one.columns[column].numeric]
         return f" (text in {listed(text)})" if text and any(found.numeric for found in self.all(column)) else ""
 
     def listed(self, columns: Sequence[str]) -> str:

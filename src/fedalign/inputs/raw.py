@@ -46,7 +46,8 @@ class Ragged:
         return self if (lengths == self.lengths).all() else Ragged.of(self.values[step <= lengths[row]], lengths)
 
 
-Raw = np.ndarray | Ragged  # (n,) texts, (n, F) numbers with NaN where missing, or recordings
+# (n,) texts, (n, F) numbers with NaN where missing, recordings, or any array with one entry per row
+Raw = np.ndarray | Ragged
 
 
 def take(x: Raw, rows: np.ndarray) -> Raw:

@@ -32,6 +32,10 @@ class ScaledNumbers(InputKind):
     def graph_scaling(self) -> Scaling | None:
         return self.scaling
 
+    def part_names(self, called: str) -> tuple[str, ...]:
+        """The names of the columns or channels; numbered from 1 if they have none."""
+        return self.scaling.columns or tuple(f"{called} {number}" for number in range(1, self.width + 1))
+
     @classmethod
     def offer(cls, x: Raw, columns: tuple[str, ...], settings: Any) -> dict[str, Any]:
         values = x.values if isinstance(x, Ragged) else x

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -96,7 +97,7 @@ class Scaling(Stored):
         x = np.asarray(values)
         scaled = torch.empty(x.shape)
         rows = scaled.view(-1, len(self.mean))
-        mean, sd = torch.tensor(self.mean, dtype=torch.float64), torch.tensor(self.sd, dtype=torch.float64)
+        mean, sd = _tensors(self.mean, self.sd)
         first = 0
         for part in _parts(x.reshape(rows.shape)):
             rows[first : first + len(part)] = part.sub_(mean).div_(sd).nan_to_num_(nan=0.0)
@@ -109,3 +110,9 @@ def _parts(x: np.ndarray) -> Iterator[Tensor]:
     step = max(CHUNK // max(x.shape[1], 1), 1)
     for first in range(0, len(x), step):
         yield torch.from_numpy(x[first : first + step].astype(np.float64))
+
+
+@lru_cache(maxsize=64)  # outside of the model: tensors in it could not be compared
+def _tensors(mean: tuple[float, ...], sd: tuple[float, ...]) -> tuple[Tensor, Tensor]:
+    """Mean and deviation (F,) in double precision."""
+    return torch.tensor(mean, dtype=torch.float64), torch.tensor(sd, dtype=torch.float64)

@@ -57,7 +57,7 @@ class Series(ScaledNumbers):
 
     @classmethod
     def detect(cls, files: FilesProfile) -> Guess | None:
-        if files.arrays:
+        if files.series_arrays:
             return _arrays(files)
         lists = [column for column in files.shared if all(found.series for found in files.all(column))]
         if lists:
@@ -118,6 +118,15 @@ class Series(ScaledNumbers):
         # steps without a value at the end of a recording are padding, as in files
         return self.rows(Ragged.of(steps, [len(recording) for recording in recordings]).trimmed())
 
+    def without_each(self, x: Raw, columns: tuple[str, ...] = ()) -> tuple[tuple[str, ...], Sequences]:
+        """The channels, and the recording with each of them at its mean."""
+        values = self.rows(x, columns).values.repeat(self.width, 1, 1)  # (F, T, F)
+        steps = values.shape[1]
+        for channel in range(self.width):
+            values[channel, :, channel] = 0.0
+        offsets = torch.arange(self.width + 1) * steps
+        return self.part_names("channel"), Sequences(values.flatten(0, 1), offsets)
+
     def default_columns(self) -> dict[str, Any]:
         return {"series": "series"}
 
@@ -153,10 +162,10 @@ def _steps(files: FilesProfile) -> dict[str, str]:
 
 def _arrays(files: FilesProfile) -> Guess:
     """Series in NPZ files, perhaps together with files that have one row per step."""
-    names = sorted({name for found in files.arrays for name in found})
-    named = next((channels for found in files.arrays for channels in found.values() if channels), ())
+    names = sorted({name for found in files.series_arrays for name in found})
+    named = next((channels for found in files.series_arrays for channels in found.values() if channels), ())
     why = {"series": f"the array {', '.join(map(printable, names))}"}
-    if named and files.plain:
+    if named and files.cell_files:
         return Guess({"series": list(named), **_steps(files)}, why)
     if len(names) > 1 and named:
         return Guess({"series": list(named)}, why)

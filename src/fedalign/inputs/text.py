@@ -194,6 +194,13 @@ class Text(InputKind):
             raise UserError("this model reads texts: give a list of strings, or one column of a data frame")
         return self.rows(rows)
 
+    def without_each(self, x: Raw, columns: tuple[str, ...] = ()) -> tuple[tuple[str, ...], Sequences]:
+        """The distinct words of a document, and the document without each of them."""
+        assert isinstance(x, np.ndarray)
+        found = self.tokens(x[0])
+        distinct = tuple(dict.fromkeys(found))
+        return distinct, self.encode([word for word in found if word != left] for left in distinct)
+
     def default_columns(self) -> dict[str, Any]:
         return {"text": "text"}
 

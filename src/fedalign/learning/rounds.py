@@ -118,6 +118,7 @@ def rounds(plan: Plan, engine: Engine, server: Server, done: int = 0) -> Iterato
             engine.commit(number, [reply.client for reply, _ in replies])
         record: dict[str, object] = {"round": number, "clients": [reply.client for reply, _ in replies]}
         if rejected:
+            # stored files call rejected updates "refused"; the key is part of their format
             record["refused"] = {name: short(str(rejection)) for name, rejection in rejected.items()}
         if suspected:
             record["suspected"] = {federation.parties[m].name: reason for m, reason in sorted(suspected.items())}

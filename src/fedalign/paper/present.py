@@ -4,39 +4,26 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from fedalign.paper import side_by_side, similarity, tsne
+from fedalign.paper.printed import PrintedTable
 from fedalign.paper.published import RUNS
+from fedalign.paper.sensitivity import sensitivity
 from fedalign.paper.settings import PaperSetting
-from fedalign.paper.studies import VARIED, Study
+from fedalign.paper.studies import Study
 from fedalign.report import figures
 from fedalign.report.facts import Rebuilder
-from fedalign.report.figures import Line, Map
+from fedalign.report.figures import Map
 from fedalign.report.grouping import group_runs
 from fedalign.report.load import read
 from fedalign.report.pictures import curves
-from fedalign.report.style import save
+from fedalign.report.style import save_figure
 from fedalign.runs import grid
-from fedalign.runs.grid import Cell, Row, method
-from fedalign.system.files import csv_text, write_atomically
-
-KINDS = ("png", "svg")
-LOOKS = {"fedalign": 0, "fedavg": 1}
-
-
-@dataclass
-class PrintedTable:
-    """A table to print, with lines below it."""
-
-    title: str
-    columns: list[str]
-    rows: list[list[str]]
-    below: list[str] = field(default_factory=list)
+from fedalign.runs.grid import Cell, method
+from fedalign.system.files import write_atomically
 
 
 def present(
@@ -50,17 +37,10 @@ def present(
         tables, files = _scores(setting, study, finished, folder)
         return tables, [*files, *_rounds(study, finished, folder)]
     if study.target == "sensitivity":
-        return _sensitivity(setting, study, finished, folder)
+        return sensitivity(setting, study, finished, folder)
     if study.target == "tsne":
         return _tsne(study, finished, folder, parties)
     return _similarity(study, finished, folder)
-
-
-def save_figure(figure: Figure, folder: Path, name: str) -> list[Path]:
-    paths = [folder / f"{name}.{kind}" for kind in KINDS]
-    for path in paths:
-        save(figure, path)
-    return paths
 
 
 def _scores(
@@ -84,7 +64,7 @@ def _scores(
     table.below.append(f"ours: {' or '.join(map(str, counts))} seed(s); the paper: mean of {RUNS}, no spread given")
     agreed = side_by_side.order_agrees(lines)
     if agreed is not None:
-        table.below.append(f"rank correlation of the methods by F1 with the paper: Spearman {agreed:.2f}")
+        table.below.append(str(agreed))
     done = {cell.folder for cell in finished}
     left = [cell for cell in study.cells if cell.folder not in done]
     if left:
@@ -104,54 +84,6 @@ def _rounds(study: Study, finished: Sequence[Cell], folder: Path) -> list[Path]:
         for picture in curves(setting, f"rounds-{study.preset}"):
             files += save_figure(picture.figure, folder, picture.name)
     return files
-
-
-def _sensitivity(
-    setting: PaperSetting, study: Study, finished: Sequence[Cell], folder: Path
-) -> tuple[list[PrintedTable], list[Path]]:
-    done = {cell.folder for cell in finished}
-    rows: dict[tuple[str, float], list[Row]] = {
-        point: grid.table([cell for cell in cells if cell.folder in done]) for point, cells in study.varied.items()
-    }
-    lines: list[list[object]] = [["setting", "value", "method", "seeds", "f1", "f1_sd"]]
-    tables, files = [], []
-    for key, (word, values) in VARIED.items():
-        known = [value for value in values if rows.get((key, value))]
-        if not known:
-            continue
-        names = list(dict.fromkeys(row.method for value in known for row in rows[key, value]))
-        table = PrintedTable(f"{setting.title}: F1 by {word}", ["method", *(f"{value:g}" for value in known)], [])
-        series = []
-        for i, name in enumerate(names):
-            found = {v: row for v in known for row in rows[key, v] if row.method == name}
-            cells = [f"{found[v].mean('f1'):.1f}" if v in found else "-" for v in known]
-            table.rows.append([method(name).title, *cells])
-            spread = [(found[v].mean("f1"), found[v].spread("f1") or 0.0) for v in found]
-            banded = any(sd for _, sd in spread)
-            low, high = ([m - s for m, s in spread], [m + s for m, s in spread]) if banded else ([], [])
-            series.append(
-                Line(method(name).title, list(found), [m for m, _ in spread], low, high, LOOKS.get(name, 2 + i))
-            )
-            lines += [[key, v, name, len(r.seeds), round(r.mean("f1"), 2), r.spread("f1")] for v, r in found.items()]
-        level = _level(finished, study) if key == "algorithm.near" else None
-        figure = figures.lines(series, f"{setting.title}: F1 by {word}", word, "percent", level=level)
-        files += save_figure(figure, folder, f"sensitivity-{study.preset}-{key.rpartition('.')[2]}")
-        tables.append(table)
-    path = folder / f"sensitivity-{study.preset}.csv"
-    write_atomically(path, csv_text(lines))
-    return tables, [path, *files]
-
-
-def _level(finished: Sequence[Cell], study: Study) -> tuple[str, float] | None:
-    """Returns FedAvg with the preset's settings as a constant level; it has no percentile to vary."""
-    varied = {cell.folder for (key, _), cells in study.varied.items() for cell in cells if key == "algorithm.near"}
-    own = [
-        c
-        for c in finished
-        if c.method == "fedavg" and "=" not in c.folder.parent.parent.name and c.folder not in varied
-    ]
-    rows = grid.table(own)
-    return (rows[0].title, rows[0].mean("f1")) if rows else None
 
 
 def _tsne(

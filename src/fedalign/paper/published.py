@@ -23,6 +23,7 @@ class Table1Row:
     rows: float  # mean per client
     classes_per_client: float
     imbalance: float
+    remark: str = ""
 
 
 @dataclass(frozen=True)
@@ -50,9 +51,19 @@ def table1() -> dict[str, Table1Row]:
             float(row["rows"]),
             float(row["classes_per_client"]),
             float(row["imbalance"]),
+            row["remark"],
         )
         for row in _rows("table1.csv")
     }
+
+
+@cache
+def appendix() -> dict[str, dict[str, float]]:
+    """Returns {preset: {measure: value}}, the numbers of the appendix on data sets."""
+    found: dict[str, dict[str, float]] = {}
+    for row in _rows("appendix.csv"):
+        found.setdefault(row["preset"], {})[row["measure"]] = float(row["value"])
+    return found
 
 
 @cache

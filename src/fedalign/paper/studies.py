@@ -12,12 +12,12 @@ from fedalign.runs import grid
 from fedalign.runs.grid import Cell
 from fedalign.runs.methods import GROUPS
 
-TARGETS = ("table2", "table3", "rounds", "sensitivity", "tsne", "similarity")
+TARGETS = ("table1", "table2", "table3", "rounds", "sensitivity", "tsne", "similarity")
 DEFAULT_METHODS = {
     "table2": GROUPS["table2"],
     "table3": GROUPS["table3"],
     "rounds": GROUPS["table2"],
-    "sensitivity": ["fedavg", "fedalign"],  # the paper varies all nine methods, as does --methods table2
+    "sensitivity": GROUPS["table2"],
     "tsne": ["fedavg", "fedalign"],
     "similarity": ["fedalign", "fedalign-random-names", "fedavg"],
 }
@@ -36,6 +36,20 @@ class Study:
     preset: str
     cells: list[Cell]
     varied: dict[tuple[str, float], list[Cell]]
+    changed: tuple[str, ...] = ()  # the settings that are not the preset's, as sentences
+
+
+def not_the_papers(preset: str, overrides: Sequence[str], rounds: int | None) -> tuple[str, ...]:
+    """Returns each setting of a study that differs from the preset's, as `key = value (preset: value)`."""
+    usual = configs.load(preset)
+    given = [(".".join(path), value) for path, value in map(configs.parse, overrides)]
+    given += [] if rounds is None else [("rounds", rounds)]
+    found = {}
+    for key, value in given:
+        before = _setting(usual, key)
+        if value != before:
+            found[key] = f"{key} = {value} (preset: {'not set' if before is None else before})"
+    return tuple(found.values())
 
 
 def study(
@@ -49,9 +63,10 @@ def study(
 ) -> Study:
     """Returns the runs of a table or figure. Runs with another number of rounds have their own folder."""
     names = grid.methods_named(list(methods) or DEFAULT_METHODS[target])
+    changed = not_the_papers(preset, overrides, rounds)
     folder = out / (preset if rounds is None else f"{preset}_{rounds}-rounds")
     if target != "sensitivity":
-        return Study(target, preset, grid.grid(preset, names, seeds, folder, overrides, rounds), {})
+        return Study(target, preset, grid.grid(preset, names, seeds, folder, overrides, rounds), {}, changed)
     base = configs.load(preset, list(overrides))
     varied: dict[tuple[str, float], list[Cell]] = {}
     for key, (_, values) in VARIED.items():
@@ -65,7 +80,7 @@ def study(
                 varied[key, value] = grid.grid(preset, those, seeds, place, [*overrides, f"{key}={value:g}"], rounds)
     cells = {cell.folder: cell for part in varied.values() for cell in part}
     cells |= {cell.folder: cell for cell in grid.grid(preset, names, seeds, folder, overrides, rounds)}
-    return Study(target, preset, list(cells.values()), varied)
+    return Study(target, preset, list(cells.values()), varied, changed)
 
 
 def _setting(config: configs.Config, key: str) -> Any:

@@ -147,3 +147,11 @@ def printable(text: str, limit: int = 0) -> str:
     """Returns text that is safe to show: control characters are replaced, long text is cut with an ellipsis."""
     plain = "".join("\ufffd" if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Co", "Cn") else c for c in text)
     return plain if not limit or len(plain) <= limit else plain[: limit - 1] + "…"
+
+
+def save_figure(figure: Figure, folder: Path, name: str) -> list[Path]:
+    """Saves a figure as PNG and SVG and returns both paths."""
+    paths = [folder / f"{name}.{kind}" for kind in ("png", "svg")]
+    for path in paths:
+        save(figure, path)
+    return paths

@@ -16,6 +16,7 @@ MOST_PARTIES = 40  # most columns of the matrix
 NONE = "\u2013"  # a dash where there is no number
 NOTE_GAINS = "Mean F1 over the classes, in percent, on the same test rows. Other classes: never labelled by the party."
 NOTE_LOCAL = " Local: trained on the party's own rows only."
+NOTE_SHARES = " Share: of all parties' rows, in percent; thresholds follow from the estimated one."
 NOTE_COSTS = "A visit is one local training of one party. Seconds per round: median."
 
 
@@ -199,6 +200,7 @@ def classes_table(setting: Setting) -> Table | None:
     owners = [sum(c in p.get("classes", []) for p in parties_of(run)) for c in range(len(names))]
     counts = run.facts.get("counts") or []
     f1 = [entry.class_f1() for entry in setting.entries]
+    shares = {} if several else class_shares(run)
     rows = []
     for c, name in enumerate(names):
         cells = counts[c] if c < len(counts) else None
@@ -208,15 +210,28 @@ def classes_table(setting: Setting) -> Table | None:
             row.append(percent_cell(100 * cells[0] / max(cells[0] + cells[1], 1) if cells else None))
             row.append(percent_cell(100 * cells[0] / max(cells[0] + cells[2], 1) if cells else None))
         row += [percent_cell(values[c] if c < len(values) else None, "bar") for values in f1]
+        row += [percent_cell(values[c] if c < len(values) else None) for values in shares.values()]
         rows.append(row)
     columns = ["class", "annotated by", "test rows"]
-    columns += [entry.title for entry in setting.entries] if several else ["precision", "recall", "F1"]
+    columns += [entry.title for entry in setting.entries] if several else ["precision", "recall", "F1", *shares]
     return Table(
         "classes",
         [printable(column, 40) for column in columns],
         rows,
-        "Scores in percent. Click a column heading to sort.",
+        "Scores in percent. Click a column heading to sort." + (NOTE_SHARES if shares else ""),
     )
+
+
+def class_shares(run: StoredRun) -> dict[str, list[float | None]]:
+    """Returns the share of rows of each class in percent, by column: as the method estimated it without looking at
+    other parties' labels, and, in a simulation, as it is. Empty for methods that estimate none."""
+    chosen = run.result.get("chosen")
+    found = {}
+    for column, key in (("estimated share", "priors"), ("true share", "true_priors")):
+        values = chosen.get(key) if isinstance(chosen, dict) else None
+        if isinstance(values, list):
+            found[column] = [None if (v := number(value)) is None else 100 * v for value in values]
+    return found if "estimated share" in found else {}
 
 
 def costs_table(setting: Setting) -> Table:

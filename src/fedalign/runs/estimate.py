@@ -9,12 +9,13 @@ import torch
 
 from fedalign.learning import losses, scoring
 from fedalign.learning.local_training import ModelPair, train_client
+from fedalign.learning.on_base import OnBase
 from fedalign.learning.rounds import Plan
 from fedalign.learning.scoring import steps_of
 from fedalign.system.cores import cores
 from fedalign.types import Examples, take
 
-ROWS = 256  # test rows that are timed
+ROWS = 256  # training and test rows that are timed
 TRIED = 128  # training rows that are timed before a run, so that the estimate itself takes about a second
 SOLVED = 512  # width of the linear system that is timed
 
@@ -45,21 +46,24 @@ def _seconds_of_sums(plan: Plan, exchanges: int) -> float:
     return _seconds(sums) * rows / max(len(some), 1) + exchanges * solve
 
 
-def per_round(plan: Plan, most: int | None = None) -> float:
-    """Returns the seconds per round, divided by chosen parties and epochs, including the scoring of test rows. With
-    `most`, so many rows of one party are timed instead of all."""
+def per_round(plan: Plan, most: int = ROWS) -> float:
+    """Returns the seconds per round, divided by chosen parties and epochs, including the scoring of test rows. At most
+    `most` rows of one party are timed."""
     config, parties = plan.config, plan.federation.parties
+    algorithm = plan.algorithm.then if isinstance(plan.algorithm, OnBase) else plan.algorithm
     work = [_work(party.train, plan) for party in parties]
     median = sorted(range(len(work)), key=work.__getitem__)[len(work) // 2]
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        models, server, data = ModelPair(plan.model), plan.start(), parties[median].train
-        if most is not None and len(data) > most:
-            data = data.take(torch.arange(most))
+        models, whole = ModelPair(plan.model), parties[median].train
+        server = algorithm.start(plan.model, len(parties))
+        data = whole.take(torch.arange(min(len(whole), most)))  # enough to measure, and as fast for large parties
+        part = _work(data, plan)
+        data, part = (data, part) if part else (whole, work[median])
         once = config.training.model_copy(update={"epochs": 1})
-        train_client(plan.algorithm, models, server, data.take(torch.arange(min(len(data), 32))), {}, once, (0, 0, 0))
-        epoch = _seconds(lambda: train_client(plan.algorithm, models, server, data, {}, once, (0, 1, median)))
+        train_client(algorithm, models, server, data.take(torch.arange(min(len(data), 32))), {}, once, (0, 0, 0))
+        epoch = _seconds(lambda: train_client(algorithm, models, server, data, {}, once, (0, 1, median)))
         test, scored = plan.federation.test, 0.0
         if test is not None and len(test):
             some = test.take(torch.arange(min(len(test), ROWS))).x
@@ -67,7 +71,7 @@ def per_round(plan: Plan, most: int | None = None) -> float:
                 scored = _seconds(lambda: models.model(some)) * len(test) / min(len(test), ROWS)
     finally:
         torch.set_num_threads(before)
-    relative = sum(work) / len(work) / max(_work(data, plan), 1)
+    relative = sum(work) / len(work) / max(part, 1)
     chosen = min(config.clients_per_round, len(parties))
     return (epoch * relative + scored / (chosen * config.training.epochs)) / min(cores(), chosen)
 

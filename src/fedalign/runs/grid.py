@@ -72,15 +72,16 @@ def methods_named(words: Sequence[str]) -> list[str]:
     if not words:
         raise UserError(f"no method is given{nearest('', [*METHODS, *GROUPS])}")
     found: dict[str, None] = {}
+    plain = registry.names("algorithms")
     for word in words:
-        if word not in METHODS and word not in GROUPS and not word.endswith(".py"):
-            raise UserError(f"unknown method {word!r}{nearest(word, [*METHODS, *GROUPS])}")
+        if word not in METHODS and word not in GROUPS and word not in plain and not word.endswith(".py"):
+            raise UserError(f"unknown method {word!r}{nearest(word, [*METHODS, *GROUPS, *plain])}")
         found.update(dict.fromkeys(GROUPS.get(word, [word])))
     return list(found)
 
 
 def method(name: str) -> Method:
-    """A method of the tables, or an algorithm's file with its own settings."""
+    """A method of the tables, an algorithm by its plain name, or an algorithm's file, with its own settings."""
     return METHODS.get(name) or Method(Path(name).stem, {"algorithm": {"name": configs.program(name, Path.cwd())}})
 
 
@@ -122,7 +123,7 @@ def grid(
                     settings["training"] = {"lr": rate, "label_lr": rate}
                 own = configs.settings_for(preset, algorithm["name"], overrides)
                 config = configs.overlaid(base, own, chosen.settings, settings)
-                label = name if name in METHODS else Path(name).stem  # a file is listed by its name
+                label = Path(name).stem if name.endswith(".py") else name  # a file is listed by its name
                 label = label if rate is None else f"{label}@{rate:g}"
                 cells.append(Cell(name, rate, config.seed, config, out / label / f"seed-{config.seed}"))
     if unused:
@@ -204,14 +205,23 @@ def finished(cells: Sequence[Cell]) -> tuple[list[Cell], list[Cell]]:
 
 
 def _finished(cell: Cell) -> bool:
-    folder = RunFolder(cell.folder)
-    if not _begun(cell) or not folder.finished_with(cell.config):
+    return same_settings(cell) and RunFolder(cell.folder).finished_with(cell.config)
+
+
+def same_settings(cell: Cell) -> bool:
+    """Whether the run in the cell's folder has begun with the settings of the cell."""
+    if not _begun(cell):
         return False
     try:
-        folder.check_same(cell.config)
+        RunFolder(cell.folder).check_same(cell.config)
     except UserError:
         return False
     return True
+
+
+def of_other_settings(cells: Sequence[Cell]) -> list[Cell]:
+    """The runs whose folders hold a run with other settings."""
+    return [cell for cell in cells if _begun(cell) and not same_settings(cell)]
 
 
 def check_measurable(cell: Cell, data: Federation) -> None:

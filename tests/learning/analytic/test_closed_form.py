@@ -13,7 +13,7 @@ from torch import Tensor
 from fedalign.learning.analytic import choose, priors, refine
 from fedalign.learning.analytic import sums as analytic
 from fedalign.learning.analytic.solve import solve, solve_path
-from fedalign.learning.analytic.sums import Reason, reject_reason, sums, total
+from fedalign.learning.analytic.sums import Reason, implausible_sums, sums, total
 from fedalign.types import Arrays
 
 Party = tuple[Tensor, Tensor, Tensor]  # features (n, d), y (n, C), known (n, C)
@@ -251,11 +251,11 @@ def test_rows_of_features_and_labels_must_be_as_many() -> None:
 @settings(max_examples=30)
 @given(st.integers(0, 10**6), tasks)
 def test_honest_sums_are_never_rejected(seed: int, task: str) -> None:
-    assert [reject_reason(sums_of(party), 4, 3) for party in parties(seed, task)] == [None] * 3
+    assert [implausible_sums(sums_of(party), 4, 3) for party in parties(seed, task)] == [None] * 3
 
 
 def broken(**changes: Tensor) -> Reason | None:
-    return reject_reason({**sums_of(parties(1, "multi")[0]), **changes}, 4, 3)
+    return implausible_sums({**sums_of(parties(1, "multi")[0]), **changes}, 4, 3)
 
 
 def test_sums_that_cannot_be_are_rejected_with_a_reason() -> None:
@@ -272,7 +272,7 @@ def test_sums_that_cannot_be_are_rejected_with_a_reason() -> None:
     assert broken(which=torch.tensor([0, 1, 99])) is Reason.SHAPE
     assert broken(class_sums=honest["class_sums"] * 50) is Reason.TOO_LARGE
     assert broken(class_sums=-honest["class_sums"]) is Reason.TOO_LARGE
-    assert reject_reason({"grams": grams}, 4, 3) is Reason.SHAPE
+    assert implausible_sums({"grams": grams}, 4, 3) is Reason.SHAPE
 
 
 def test_known_rows_must_be_among_all_rows() -> None:
@@ -280,9 +280,9 @@ def test_known_rows_must_be_among_all_rows() -> None:
     rows = torch.tensor([[0.9, 0], [0.9, 0], [0, 0.1]])
     honest = sums([rows], torch.zeros(3, 1), torch.tensor([[True], [True], [False]]))
     other = sums([torch.tensor([[0, 0.9], [0, 0.9]])], torch.zeros(2, 1), torch.ones(2, 1).bool())
-    assert reject_reason(honest, 2, 1) is None
+    assert implausible_sums(honest, 2, 1) is None
     swapped = {**honest, "grams": torch.stack([honest["grams"][0], other["grams"][0]])}
-    assert reject_reason(swapped, 2, 1) is Reason.NOT_POSITIVE
+    assert implausible_sums(swapped, 2, 1) is Reason.NOT_POSITIVE
 
 
 # --- choices and decisions -----------------------------------------------------------------------------------------

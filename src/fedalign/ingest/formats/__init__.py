@@ -8,6 +8,7 @@ so memory does not grow with the file; of an NPZ only the arrays asked for are r
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from fedalign.errors import UserError, printable, quoted
@@ -44,10 +45,12 @@ def open_table(path: Path) -> Table:
         if path.stat().st_size == 0:
             raise UserError(f"{shown} is empty; write rows into it or remove it")
         if name.endswith((".csv", ".tsv")):
-            return delimited.open_table(path, shown, "\t" if name.endswith(".tsv") else None)
-        if name.endswith((".jsonl", ".ndjson")):
-            return jsonlines.open_table(path, shown)
-        return (parquet if name.endswith(".parquet") else npz).open_table(path, shown)
+            table = delimited.open_table(path, shown, "\t" if name.endswith(".tsv") else None)
+        elif name.endswith((".jsonl", ".ndjson")):
+            table = jsonlines.open_table(path, shown)
+        else:
+            table = (parquet if name.endswith(".parquet") else npz).open_table(path, shown)
+        return replace(table, folder=path.parent)
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror or error}") from error
 

@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,11 +26,12 @@ Cells = pl.Series | list[Any] | np.ndarray | Ragged  # from CSV and Parquet, JSO
 class Batch:
     """Some rows of a file, column by column."""
 
-    file: str
+    file: str  # as shown in messages
     rows: np.ndarray  # (n,) row numbers as a person counts them
     cells: Mapping[str, Cells]
     report: Report = refuse
     missing: frozenset[str] = frozenset()  # texts that mean an empty cell
+    folder: Path = Path()  # where the file lies; paths in its cells are relative to it
 
     def __len__(self) -> int:
         return len(self.rows)

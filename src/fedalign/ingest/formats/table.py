@@ -7,7 +7,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, TypeVar
 
@@ -33,8 +33,9 @@ class Table:
     file: str  # as shown in messages
     columns: tuple[str, ...]
     pieces: Callable[[Sequence[str], Report], Iterator[Piece]]
-    channels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # names within an NPZ's arrays of series
+    channels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # array of series in an NPZ -> its channels
     names: Mapping[str, str] = field(default_factory=dict)  # common name of a column -> this file's name
+    folder: Path = Path()  # where the file lies; paths in its cells are relative to it
 
     def renamed(self, names: Mapping[str, str]) -> Table:
         """The table with other column names: `{"heart_rate": "hr"}` renames this file's hr to heart_rate."""
@@ -44,7 +45,7 @@ class Table:
                 raise UserError(f"{self.file} has a column {quoted(ours)} already; rename another one to it")
         back = {theirs: ours for ours, theirs in names.items()}
         columns = tuple(back.get(column, column) for column in self.columns)
-        return Table(self.file, columns, self.pieces, self.channels, dict(names))
+        return replace(self, columns=columns, names=dict(names))
 
     def require(self, *columns: str) -> None:
         """Raises UserError if the file lacks one of the columns."""
@@ -66,7 +67,7 @@ class Table:
                 return
             rows, cells = piece
             mine = {ours: cells[name] for ours, name in theirs.items()}
-            yield Batch(self.file, rows, mine, report, frozenset(missing))
+            yield Batch(self.file, rows, mine, report, frozenset(missing), self.folder)
 
 
 def grouped(records: Iterable[tuple[int, T, int]], most: int) -> Iterator[list[tuple[int, T]]]:

@@ -97,7 +97,7 @@ def thresholds(server: Server) -> torch.Tensor | None:
 
 def reply_spec(server: Server, stage: Stage, candidates: int | None = None) -> ReplySpec:
     """What a client may send at a stage. That sums are those of rows of norm at most 1 is checked by
-    `sums.reject_reason`."""
+    `sums.implausible_sums`."""
     count, classes, width = server.extra["candidates"].shape
     count = count if candidates is None else candidates
     if stage is Stage.STATISTICS:

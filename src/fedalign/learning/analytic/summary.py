@@ -8,15 +8,24 @@ from typing import Any
 
 import torch
 
+from fedalign.errors import UserError
 from fedalign.learning.analytic.client import Stage
 from fedalign.learning.analytic.server import reply_spec
 from fedalign.learning.analytic.state import SUMS, Options, doubted, held, stage_of
-from fedalign.learning.analytic.sums import matrices, reject_reason, reject_statistics
+from fedalign.learning.analytic.sums import implausible_sums, matrices, reject_statistics
 from fedalign.learning.model import DualEncoder
 from fedalign.learning.replies import Reason, Rejection
 from fedalign.types import Examples, ReplySpec, Server, Update
 
 NUMBERS = ("penalty", "omega", "temperature", "refinements", "first_loss", "last_loss", "first_error", "last_error")
+
+
+def check_options(clip_updates: float, robust: str) -> None:
+    """Refuses options of methods that send weights."""
+    if clip_updates:
+        raise UserError("algorithm.clip_updates is for methods that send weights; analytic sends sums")
+    if robust not in ("off", "auto"):
+        raise UserError("algorithm.robust of analytic is 'off' or 'auto': sums are compared, not voted on")
 
 
 def reply_specs(server: Server, options: Options, data: Examples | None = None) -> dict[str, ReplySpec]:
@@ -88,7 +97,7 @@ def rejection(update: Update) -> Rejection | None:
     """Why a client's sums or statistics cannot come from rows; None if they can."""
     if "grams" in update.extra:
         classes, width = update.extra["class_sums"].shape
-        reason = reject_reason(update.extra, width - 1, classes)
+        reason = implausible_sums(update.extra, width - 1, classes)
     else:
         reason = reject_statistics(update.extra)
     return None if reason is None else Rejection(Reason.INVALID, f"its sums are not those of rows ({reason.value})")

@@ -193,7 +193,7 @@ def total_of_all_rows(clients: Sequence[Arrays]) -> Arrays:
     return {"grams": grams, "which": torch.full((len(class_sums),), ALL), "class_sums": class_sums}
 
 
-def reject_reason(client: Mapping[str, Tensor], dim: int | None = None, classes: int | None = None) -> Reason | None:
+def implausible_sums(client: Mapping[str, Tensor], dim: int | None = None, classes: int | None = None) -> Reason | None:
     """Why the sums of a client cannot come from rows of norm at most 1; None if they can.
 
     Without `dim` and `classes`, those of `class_sums` are taken, whose shape has been checked then.
