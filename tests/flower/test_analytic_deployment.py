@@ -65,6 +65,7 @@ def one_label(folder: Path) -> dict[int, dict[str, Any]]:
     return nodes
 
 
+@pytest.mark.slow
 def test_a_method_on_top_of_the_solution_ends_with_the_local_engines_bits(tmp_path: Path) -> None:
     changes = {"algorithm__name": "fedalign-plus", "encoder__name": "transformer", "encoder__dim": 16, "rounds": 2}
     config = without_features(changes)
@@ -275,6 +276,7 @@ def test_the_feature_map_is_chosen_by_the_rows_if_the_encoder_is_a_trained_one(t
     assert card.encoder.name == "tfidf"
 
 
+@pytest.mark.slow
 def test_a_reply_that_is_larger_than_announced_is_refused(tmp_path: Path) -> None:
     def inflated(reply: Message) -> Message:
         if "extra" in reply.content:

@@ -36,6 +36,7 @@ from helpers.deployed import CLINICS, FLOWER, Killed, Server, at_look, clinics, 
 pytestmark = FLOWER
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lost", [{1}, {1, 2}, {2}])
 def test_a_party_whose_reply_was_lost_goes_on_from_its_last_that_counted(tmp_path: Path, lost: set[int]) -> None:
     """Scaffold, north's replies lost on their way in some rounds: the weights are those of the local engine that loses
@@ -79,6 +80,7 @@ def test_a_party_whose_reply_was_lost_goes_on_from_its_last_that_counted(tmp_pat
     assert (killed.out / "model.safetensors").read_bytes() == (whole.out / "model.safetensors").read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["fedalign", "scaffold"])
 def test_a_server_killed_in_a_round_resumes_to_the_same_weights(tmp_path: Path, algorithm: str) -> None:
     """Parties have trained and remembered when the server dies; the repeated round must start from their old memory."""
