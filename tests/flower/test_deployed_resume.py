@@ -287,6 +287,7 @@ def test_where_rows_cannot_be_kept_they_are_read_each_time(tmp_path: Path) -> No
     assert same(here.parts(agreed), FileRows(here).parts(agreed))
 
 
+@pytest.mark.slow
 def test_a_later_message_imports_neither_readers_of_files_nor_the_compiler(tmp_path: Path) -> None:
     """Every message is answered by a new process, so what it imports is paid for in every round."""
     here, agreed = agreed_and_here(tmp_path)
