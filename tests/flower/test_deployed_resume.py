@@ -33,7 +33,7 @@ from fedalign.runs import experiment
 from fedalign.types import Examples
 from helpers.deployed import CLINICS, FLOWER, Killed, Server, at_look, clinics, dying, node, set_echo, settings
 
-pytestmark = FLOWER
+pytestmark = [*FLOWER, pytest.mark.slow]  # a run of three parties each
 
 
 @pytest.mark.slow

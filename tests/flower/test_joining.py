@@ -29,7 +29,7 @@ from fedalign.runs.folder import RunFolder
 from helpers.deployed import CLINICS, FLOWER, Killed, Server, at_look, clinics, dying, later, node, settings
 from helpers.loopback_grid import LoopbackGrid, metadata
 
-pytestmark = FLOWER
+pytestmark = [*FLOWER, pytest.mark.slow]  # a run of three parties each
 
 
 def test_a_party_that_comes_later_with_known_names_takes_part(tmp_path: Path) -> None:
