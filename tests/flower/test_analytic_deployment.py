@@ -203,6 +203,7 @@ def silent_in(rounds: set[int]) -> Any:
     return change
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("away", [{2}, {2, 3}, {3}, {4}, {2, 4, 6}])
 def test_a_party_that_is_away_for_some_rounds_changes_no_bit(away: set[int], tmp_path: Path) -> None:
     run = Server(tmp_path, analytic(), clinics(tmp_path), timeout=0.2)
@@ -249,6 +250,7 @@ def test_a_party_with_new_classes_may_not_join_a_run_of_sums(tmp_path: Path) -> 
     assert any("brings new classes" in line and line.endswith("start a new run") for line in run.lines)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("visit", [1, 2, 3])
 def test_a_server_killed_at_any_exchange_resumes_to_the_same_bits(visit: int, tmp_path: Path) -> None:
     run = Server(tmp_path, analytic(), clinics(tmp_path))

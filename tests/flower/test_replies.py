@@ -120,6 +120,7 @@ BAD: list[tuple[Any, str]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("change", "reason"), BAD)
 def test_a_bad_reply_is_left_out_with_its_reason(tmp_path: Path, change: Any, reason: str) -> None:
     config = settings(rounds=2)
@@ -196,6 +197,7 @@ SCORES: list[tuple[Any, str]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("change", "reason"), SCORES)
 def test_bad_scores_are_left_out_with_their_reason(tmp_path: Path, change: Any, reason: str) -> None:
     """The result is that of a run in which this party sends no scores."""

@@ -112,6 +112,7 @@ def test_they_agree_on_the_news_of_r8(real_data: Path, tmp_path: Path) -> None:
     assert np.abs(onnx_logits(model, texts) - model.logits(texts).numpy()).max() < 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FOLDERS)
 def test_rows_that_can_be_read_only_once_get_the_same_answer(name: str) -> None:
     model, rows = Model.load(run_of(name)), list(raw_rows(name))[:20]
