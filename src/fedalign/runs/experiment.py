@@ -116,6 +116,8 @@ def plan(config: Config, data: Federation | None = None) -> Plan:
 def algorithm_of(config: Config) -> Algorithm:
     """The algorithm of a configuration, on top of the analytic solution if it says so."""
     found: Algorithm = registry.build("algorithms", config.algorithm.name, config.algorithm.options)
+    if config.privacy.on:
+        raise UserError("privacy.epsilon is not available yet; remove it")
     if found.base == "none":
         return found
     if found.fixed_features:
