@@ -13,7 +13,7 @@ from fedalign.engines import flower
 from fedalign.engines.local import Local
 from fedalign.learning.rounds import rounds
 from fedalign.runs import experiment
-from helpers.federations import outcome, plan, play, same, tiny
+from helpers.federations import for_method, outcome, plan, play, same, tiny
 
 if TYPE_CHECKING:
     from flwr.serverapp import Grid
@@ -46,10 +46,16 @@ def grid(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Grid]:
         ("moon", "single"),
         ("analytic", "single"),
         ("analytic", "multi"),
+        ("fedopt", "single"),
+        ("fedvls", "single"),
+        ("fedgela", "multi"),
+        ("fedtsp", "single"),
+        ("fedlsm", "multi"),
+        ("fedmlp", "multi"),
     ],
 )
 def test_local_and_flower_end_with_the_same_bits(grid: Grid, name: str, task: str) -> None:
-    prepared = plan(name, task, rounds=10 if name == "analytic" else 3)
+    prepared = for_method(name, task, rounds=10 if name == "analytic" else 3)
     here = play(prepared)
     with Local(workers=1).open(prepared) as local:
         engine = flower.FlowerEngine(prepared, grid, local, timeout=300)

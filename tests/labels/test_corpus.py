@@ -373,7 +373,7 @@ def test_a_file_that_may_not_be_opened_is_skipped(tmp_path: Path, monkeypatch: p
         ("b.tzst", (None, "zst", True)),
         ("c.jsonl.xz", ("lines of JSON", "xz", False)),
         ("d.nxml", ("XML", "", False)),
-        ("README", ("text", "", False)),
+        ("README", (None, "", False)),  # about the corpus, not a part of it
         ("e.pdf", (None, "", False)),
     ],
 )

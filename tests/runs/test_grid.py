@@ -233,7 +233,7 @@ def test_an_own_algorithm_file_can_be_compared(preset: str, tmp_path: Path) -> N
     [
         (["r8-8", "--algorithms", "fedalgin"], "unknown method 'fedalgin'; did you mean fedalign?"),
         (["nothing"], "unknown preset 'nothing'"),
-        (["r8-8", "--algorithms", ""], "no method is given; choose from all, analytic, centralised, fedalign"),
+        (["r8-8", "--algorithms", ""], "no method is given; choose from all, analytic, centralised, fedadam, fedalign"),
         (["r8-8", "--algorithms", " , "], "no method is given"),
         (["r8-8", "--set", "rounds=x"], "rounds: input should be a valid integer"),
     ],
