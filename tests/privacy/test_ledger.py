@@ -23,7 +23,7 @@ def release(multiplier: float = 10.0, budget: float | None = None, delta: float 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    return tmp_path / "ward.ledger.json"
+    return tmp_path / "ward.ledger"
 
 
 def test_it_adds_up_across_objects_and_is_readable_by_its_user_only(path: Path) -> None:

@@ -25,7 +25,7 @@ from fedalign.privacy.accounting import NEIGHBOURS, epsilon_of
 from fedalign.system.files import PRIVATE, write_atomically
 
 VERSION = 1
-ENDING = ".ledger.json"
+ENDING = ".ledger"  # no ending of files that hold rows
 PATIENCE = 60.0  # seconds that a clock may be behind the last entry
 SLACK = 1e-6  # of epsilon: the total is computed numerically and is an upper bound
 
