@@ -107,3 +107,19 @@ def test_no_exact_count_of_rows_is_sent(folder: Path) -> None:
         assert reply.update.num_examples == 0
         assert set(reply.update.extra) == {"grams", "which", "class_sums"}
         assert reply.update.extra["grams"].shape[0] == 2
+
+
+def test_what_leaves_shows_noise_and_epsilon(folder: Path, tmp_path: Path) -> None:
+    pytest.importorskip("flwr", reason="Flower is not installed; pip install 'fedalign[flower]'")
+    from fedalign.flower.preview import preview
+
+    asked = private(folder, budget=1.2)
+    before = preview(folder / "east.csv", asked, "east")
+    assert list(before.replies) == ["once: sums over its rows with noise"]
+    assert before.num_examples == 0
+    told = " ".join(before.table()["privacy"])
+    assert "3.7306 times 1.7678" in told
+    assert "costs epsilon 1 at delta 1e-05" in told
+    assert "after 0 releases" in told
+    assert "after this run: epsilon 1.0000; the budget is 1.2" in told
+    assert not (folder / "east.ledger").exists()

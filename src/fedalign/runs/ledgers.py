@@ -19,7 +19,7 @@ def ledgers(config: Config, data: Federation) -> tuple[Path | None, ...]:
 
 def _path(config: Config, party: str) -> Path | None:
     if config.privacy.ledger:
-        return Path(config.privacy.ledger).expanduser() / f"{quote(party, safe=' ')}{ENDING}"
+        return in_folder(config.privacy.ledger, party)
     if config.dataset.name != "files":
         return None
     sources = registry.build("datasets", "files", config.dataset.options).sources()
@@ -32,3 +32,8 @@ def _path(config: Config, party: str) -> Path | None:
 def beside(path: Path) -> Path:
     """The ledger of a party's file."""
     return path.with_name(f"{stem(path)}{ENDING}")
+
+
+def in_folder(folder: str, party: str) -> Path:
+    """The ledger of a party in a folder of ledgers."""
+    return Path(folder).expanduser() / f"{quote(party, safe=' ')}{ENDING}"
