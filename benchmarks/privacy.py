@@ -1,4 +1,6 @@
-"""Epsilon against F1 of the analytic method: python benchmarks/privacy.py PRESET [--seeds 3] [--set a.b=c ...]
+"""Epsilon against F1 of the analytic method.
+
+    python benchmarks/privacy.py PRESET [--seeds 3] [--epsilon 1 ...] [--set a.b=c ...]
 
 The noise comes from the seed, so that the table can be repeated. Infinity is the method without [privacy].
 """
@@ -32,10 +34,11 @@ def main() -> None:
     parser.add_argument("preset")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--set", action="append", default=[], dest="changes")
+    parser.add_argument("--epsilon", type=float, action="append", help="only these, instead of the whole table")
     asked = parser.parse_args()
     first = config.load(asked.preset, asked.changes).seed
     print("| epsilon | F1 | by seed |\n|---|---|---|", flush=True)
-    for epsilon in EPSILONS:
+    for epsilon in asked.epsilon or EPSILONS:
         found = [score(asked.preset, first + k, epsilon, asked.changes) for k in range(asked.seeds)]
         spread = f" ± {statistics.stdev(found):.1f}" if len(found) > 1 else ""
         name = "infinity" if epsilon is None else f"{epsilon:g}"
