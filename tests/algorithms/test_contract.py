@@ -44,6 +44,7 @@ def test_a_run_repeats_bit_for_bit_and_moves_the_weights(name: str, task: str) -
     assert all(bool(torch.isfinite(value).all()) for value in first[-1].server.weights.values())
 
 
+@pytest.mark.slow
 @EVERY
 def test_one_object_serves_two_federations(name: str, task: str) -> None:
     """The algorithm object of the first federation is used for another in between and changes nothing."""
@@ -126,6 +127,7 @@ def test_only_tensors_are_sent_and_remembered(name: str, task: str) -> None:
         prepared.algorithm.average_over_owners = True  # type: ignore[misc]
 
 
+@pytest.mark.slow
 @EVERY
 def test_it_learns(name: str, task: str) -> None:
     """After some rounds the training rows' visible labels are fitted better than at the start."""

@@ -389,6 +389,7 @@ def test_fedpu_learns_from_rows_of_other_classes() -> None:
     assert scores["fedpu"] > scores["fedavg"] + 0.03
 
 
+@pytest.mark.slow
 def test_complement_helps_any_method_and_is_an_option_of_all() -> None:
     scores = {}
     for flag in (False, True):

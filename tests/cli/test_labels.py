@@ -104,6 +104,7 @@ def test_from_a_corpus_to_vectors_to_a_picture(place: Path, capsys: pytest.Captu
     assert vectors.make(["walking", "home"], 256, how, 1).tolist() == rows[2:4].tolist()  # names as runs have them
 
 
+@pytest.mark.slow
 def test_a_seed_gives_the_same_bytes_in_every_process_and_another_seed_others(place: Path) -> None:
     assert count() == 0
     for out, seed in (("here", "1"), ("other", "2")):
@@ -300,6 +301,7 @@ def children(pid: int) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_ctrl_c_leaves_nothing_behind(place: Path) -> None:
     """Text keeps coming in on standard input, so counting cannot end before the signal arrives."""
     (place / "long.txt").write_text(CORPUS * 40_000)  # large enough for processes of their own

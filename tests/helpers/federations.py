@@ -63,7 +63,7 @@ def for_method(name: str, task: str = "single", like: str = "", **changes: Any) 
     if (like or name) not in ON_FEATURES:
         return plan(name, task, **changes)
     table: dict[str, Any] = {
-        "dataset": {"name": "synthetic", "kind": "features", "task": task, "rows": 240, "classes": 6},
+        "dataset": {"name": "synthetic", "kind": "features", "task": task, "rows": 120, "classes": 6},
         "encoder": {"name": "mlp", "dim": 8, "hidden": 8, "dropout": 0.2},
         "training": {"epochs": 1, "batch_size": 32, "lr": 0.01},
     }

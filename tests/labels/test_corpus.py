@@ -295,6 +295,7 @@ def broken_files() -> dict[str, tuple[bytes, str]]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_what_cannot_be_read_is_named_and_counts_nothing(tmp_path: Path, workers: int) -> None:
     bad = broken_files()

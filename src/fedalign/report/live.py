@@ -94,5 +94,5 @@ def _is_last(plan: Plan, now: Round) -> bool:
 
 
 def _import_page() -> None:
-    with suppress(Exception):  # `_draw` imports it again and reports what is wrong
+    with suppress(Exception):  # `_draw` imports it again and reports the error
         import fedalign.report.page  # noqa: F401
