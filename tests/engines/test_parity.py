@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,11 +30,11 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def grid(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Grid]:
     """One simulation for all tests here: it takes long to start."""
-    import os
-
     os.environ.update(flower.QUIET, FLWR_HOME=str(tmp_path_factory.mktemp("flwr")))
+    before = os.environ.get("PYTHONPATH")
     with flower.simulation(nodes=4, cpus=1) as found:
         yield found
+    assert os.environ.get("PYTHONPATH") == before, "what Flower sets for Ray's workers must not stay"
 
 
 @pytest.mark.parametrize(
