@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 
 SERVER_ONLY = ("path", "parties", "client", "test_file", "aliases")  # of the data set's options
 AT_ONCE = 2  # thresholds per class of a method that decides by its own: the method's, and 0.5
-BINDING = ("algorithm", "dataset", "encoder", "training", "thresholds")  # what decides what is read and what leaves
+# what decides what is read and what leaves
+BINDING = ("algorithm", "dataset", "encoder", "training", "thresholds", "privacy")
 
 
 @dataclass(frozen=True)
@@ -155,6 +156,8 @@ def answer(kind: str, content: RecordDict, text: str, node: Mapping[str, Any]) -
     torch.set_num_threads(1)
     setup = PartySetup.from_node(text, node)
     messages.keep_receipt(setup.folder, "in", kind, "server", content)
+    if setup.config.privacy.on:
+        raise UserError("privacy.epsilon is for runs on one machine so far; nothing is sent, remove it to deploy")
     reply = Records()
     if kind == "offer":
         offered = setup.read().offer().model_dump_json()
