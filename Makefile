@@ -27,7 +27,7 @@ test: $(VENV)/installed-dev
 	$(BIN)/python -m pytest
 
 test-slow: $(VENV)/installed-extras
-	$(BIN)/python -m pytest -m slow -n 0
+	$(BIN)/python -m pytest -m slow -n 2
 
 test-lowest: pyproject.toml
 	test -x $(VENV)-lowest/bin/python || $(PYTHON) -m venv $(VENV)-lowest

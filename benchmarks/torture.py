@@ -247,7 +247,10 @@ class Torture:
             def work(out: Path = out, trial: int = trial) -> None:
                 used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
                 resource.setrlimit(resource.RLIMIT_AS, (used + (trial << 21), resource.RLIM_INFINITY))
-                run(out)()
+                try:
+                    run(out)()
+                except (ImportError, RuntimeError, MemoryError):  # a library or a thread that finds no room
+                    os._exit(REFUSED)
 
             ended += wait(child(work)) == GOOD
             passed += self.resumed(out)

@@ -72,6 +72,7 @@ def test_synthetic_runs_end_as_before(algorithm: str, task: str, tmp_path: Path)
     assert digest(tmp_path / "run") == RECORDED["digests"][f"synthetic-{task}-{algorithm}"]
 
 
+@pytest.mark.slow
 @same_machine
 @pytest.mark.parametrize("name", ["clinics", "wearables", "machines"])
 def test_the_examples_end_as_before(name: str, tmp_path: Path) -> None:

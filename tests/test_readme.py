@@ -40,6 +40,11 @@ def test_the_python_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert sorted(path.name for path in tmp_path.iterdir()) == ["clinics", "our-model"]
 
 
+def test_the_example_of_the_python_page_runs() -> None:
+    (example,) = blocks("python", (ROOT / "docs" / "python.md").read_text(encoding="utf-8"))
+    exec(compile(example, "docs/python.md", "exec"), {})
+
+
 @pytest.mark.parametrize(("page", "name"), [("README.md", "Halved"), ("CONTRIBUTING.md", "FedProx")])
 def test_the_methods_that_the_guides_show_run(tmp_path: Path, page: str, name: str) -> None:
     from fedalign import config

@@ -389,6 +389,7 @@ def test_fedpu_learns_from_rows_of_other_classes() -> None:
     assert scores["fedpu"] > scores["fedavg"] + 0.03
 
 
+@pytest.mark.slow
 def test_complement_helps_any_method_and_is_an_option_of_all() -> None:
     scores = {}
     for flag in (False, True):
@@ -435,6 +436,22 @@ BOUNDS: dict[str, tuple[float, list[float], list[float]]] = {  # option: default
     "fedalign_plus.expected_positives": (0.0, [0, 100], [-0.01, 100.01]),
     "fedalign_plus.prior_limit": (0.3, [0, 1], [-0.01, 1.01]),
     "fedalign_plus.likeliest": (0.05, [0, 1], [-0.01, 1.01]),
+    "fedopt.server_rate": (0.01, [0.001], [0]),
+    "fedopt.beta1": (0.9, [0, 0.99], [-0.01, 1]),
+    "fedopt.beta2": (0.99, [0, 0.999], [-0.01, 1]),
+    "fedopt.tau": (0.001, [1e-6], [0]),
+    "fedvls.distil": (0.1, [0], [-0.01]),
+    "fedvls.adjust": (1.0, [0], [-0.01]),
+    "fedgela.adapt": (1.0, [0, 1], [-0.01, 1.01]),
+    "fedtsp.text": (1.0, [0], [-0.01]),
+    "fedtsp.pull": (1.0, [0], [-0.01]),
+    "fedlsm.yes": (0.95, [0.5, 1], [0.49, 1.01]),
+    "fedlsm.no": (0.01, [0, 0.5], [-0.01, 0.51]),
+    "fedmlp.distil": (1.0, [0], [-0.01]),
+    "fedmlp.adjust": (1.0, [0], [-0.01]),
+    "fedmlp.warmup": (10, [1], [0]),
+    "fedmlp.no_share": (0.005, [0, 1], [-0.01, 1.01]),
+    "fedmlp.yes_share": (0.01, [0, 1], [-0.01, 1.01]),
     "analytic.refinements": (3, [0, 20], [-1, 21]),
     "analytic.likelihood": (0, [0, 1000], [-1, 1001]),
 }

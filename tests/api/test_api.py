@@ -99,6 +99,7 @@ def test_the_test_file_of_a_folder_is_no_party_in_a_toml_that_does_not_name_it(t
     assert len(experiment.federation(moved).test) == 4  # type: ignore[arg-type] # a fifth of the party's own
 
 
+@pytest.mark.slow
 def test_python_and_command_line_train_the_same_weights(tmp_path: Path) -> None:
     settings = config.load(str(EXAMPLES / "clinics" / "fedalign.toml"), ["engine.workers=1"], rounds=2)
     experiment.run(settings, tmp_path / "run")

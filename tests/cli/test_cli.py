@@ -212,6 +212,7 @@ def test_help_and_version_answer_without_torch() -> None:
         assert word in done.stdout
 
 
+@pytest.mark.slow
 def test_ctrl_c_leaves_a_run_that_resumes_and_says_how(tmp_path: Path) -> None:
     out = tmp_path / "run"
     process = background("run", "synthetic", "--rounds", "500", "--out", out, *QUICK)
@@ -254,6 +255,7 @@ def test_output_into_a_closed_pipe_is_quiet() -> None:
     assert (done.returncode, done.stderr) == (1, b"")
 
 
+@pytest.mark.slow
 def test_a_renamed_key_is_one_plain_line(tmp_path: Path) -> None:
     """In a process of its own, because tests turn warnings into errors."""
     toml = script(

@@ -196,8 +196,8 @@ def test_doctor_names_the_line_that_installs_a_missing_extra(tmp_path: Path) -> 
         for entry in place.iterdir():
             if not entry.name.lower().startswith(hidden) and not (tmp_path / entry.name).exists():
                 (tmp_path / entry.name).symlink_to(entry)
-    before = [place for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place]
-    path = os.pathsep.join([str(ROOT / "src"), *before, str(tmp_path)])
+    # Flower's simulation leaves a PYTHONPATH with the full environment behind, so none is inherited.
+    path = os.pathsep.join([str(ROOT / "src"), str(tmp_path)])
     done = subprocess.run(
         [sys.executable, "-S", "-m", "fedalign", "doctor", "--json"],
         env={**os.environ, "PYTHONPATH": path},

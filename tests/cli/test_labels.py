@@ -18,6 +18,7 @@ import pytest
 from PIL import Image
 
 from fedalign import config
+from fedalign.cli import _count_report
 from fedalign.labels import counts, vectors
 from fedalign.labels.corpus import cooccurrence
 from fedalign.labels.settings import Labels
@@ -62,7 +63,7 @@ def test_from_a_corpus_to_vectors_to_a_picture(place: Path, capsys: pytest.Captu
     shown = capsys.readouterr()
     assert "3 files" in shown.out
     assert "24 sentences, 0 skipped" in one_line(shown.out)
-    assert "these names occur too rarely: SURFING_THE_INTERNET" in one_line(shown.err)
+    assert "SURFING_THE_INTERNET never occurs; add words to its line" in one_line(shown.err)
     found = counts.read("c.json")
     # of each file's eight sentences four hold eating, two of them with talking
     assert dict(zip(found.rule.names, found.counts, strict=True)) == {
@@ -103,6 +104,7 @@ def test_from_a_corpus_to_vectors_to_a_picture(place: Path, capsys: pytest.Captu
     assert vectors.make(["walking", "home"], 256, how, 1).tolist() == rows[2:4].tolist()  # names as runs have them
 
 
+@pytest.mark.slow
 def test_a_seed_gives_the_same_bytes_in_every_process_and_another_seed_others(place: Path) -> None:
     assert count() == 0
     for out, seed in (("here", "1"), ("other", "2")):
@@ -162,13 +164,42 @@ def test_what_could_not_be_read_is_named_and_counted(place: Path, capsys: pytest
     shown = capsys.readouterr()
     assert "skipped books/bad00.txt: it is not utf-8 (byte 0xe9); another --encoding may fit" in one_line(shown.err)
     assert "and 3 more were skipped" in shown.err
-    assert "ignored, because they are not text: 1 .jpg" in shown.err
+    assert "ignored, because they are no text of the corpus: 1 .jpg" in shown.err
     assert "13 skipped" in one_line(shown.out)
     assert "\x1b[31m" not in shown.err + shown.out
     assert "a\\x1b[31m.txt" in shown.err
     assert counts.read("c.json").corpora[0].skipped == 13
     assert count("--strict") == 2
     assert "leave out --strict to skip such files" in one_line(capsys.readouterr().err)
+
+
+def test_a_name_that_never_occurs_gets_words_that_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """money-fx never occurs; of its words money does, in two lines, and of the shipped description currency, in one.
+    The README would hold the name; it is no text of the corpus unless it is named."""
+    folder = tmp_path / "news"
+    folder.mkdir()
+    (folder / "a.txt").write_text("money and trade\nmoney\ncurrency and crude\n")
+    (folder / "README.md").write_text("money fx\n")
+    (tmp_path / "names.txt").write_text("trade\nmoney-fx\ncrude\tpetroleum\n")
+    out = ["--out", tmp_path / "c.json", "--segment", "line"]
+    assert fedalign("labels", "count", "--names", tmp_path / "names.txt", "--corpus", folder, *out) == 0
+    shown = capsys.readouterr()
+    err = one_line(shown.err)
+    assert "ignored, because they are no text of the corpus: 1 README.md" in err
+    assert "money-fx never occurs; add words to its line in --names, for example money (2 segments), currency" in err
+    assert "crude never occurs; add words to its line in --names, for example crude (1 segments)" in err
+    assert "kB/s)" in shown.out or "MB/s)" in shown.out
+    named = ["--corpus", folder, "--corpus", tmp_path / "README.md"]
+    (tmp_path / "README.md").write_text("money fx\n")
+    assert fedalign("labels", "count", "--names", tmp_path / "names.txt", *named, "--plain", *out) == 0
+    found = counts.read(tmp_path / "c.json")
+    assert found.counts == [1, 1, 1]  # crude is searched for as itself
+    assert found.corpora[0].command.endswith("--plain")
+
+
+def test_a_small_corpus_has_a_rate() -> None:
+    assert _count_report._rate(20_000, 0.5) == "40.0 kB/s"
+    assert _count_report._rate(30_000_000, 2.0) == "15 MB/s"
 
 
 def mistakes(place: Path) -> list[tuple[list[str | Path], str]]:
@@ -270,6 +301,7 @@ def children(pid: int) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_ctrl_c_leaves_nothing_behind(place: Path) -> None:
     """Text keeps coming in on standard input, so counting cannot end before the signal arrives."""
     (place / "long.txt").write_text(CORPUS * 40_000)  # large enough for processes of their own

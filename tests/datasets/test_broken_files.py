@@ -126,6 +126,7 @@ def test_changed_bytes_give_rows_or_a_sentence(tmp_path: Path, ending: str, data
     read(tmp_path, f"file.{ending}", bytes(content), data.draw(st.sampled_from(STYLES)))
 
 
+@pytest.mark.slow
 def test_changed_parquet_files_give_rows_or_a_sentence(tmp_path: Path) -> None:
     """In a process of their own, a few hundred at once: at most one in a hundred may end it, none may leave a
     traceback of ours."""

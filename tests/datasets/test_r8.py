@@ -80,6 +80,7 @@ def test_preparation_by_hand() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_without_a_network_one_sentence_says_what_to_do(tmp_path: Path) -> None:
     program = (
         "import sys; from pathlib import Path; from fedalign.data.downloads import UnreachableError\n"

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from queue import Queue
 
 import pytest
 
+from fedalign.cli._match_server import ask_on_page
+from fedalign.labels.match import propose
 from fedalign.report import page
 from helpers.browser import Browser, chromium
 from helpers.runs_by_hand import trained_local_only, written
@@ -174,3 +179,34 @@ def test_broken_runs_make_pages_without_errors(browser: Browser, tmp_path: Path)
     browser.open(page.make([folder]), 400)
     assert "There are no scores yet" in browser.run("document.body.innerText")
     assert browser.troubles == []
+
+
+# --- on a phone -------------------------------------------------------------------------------------------------------
+
+
+def test_the_table_of_parties_is_read_at_400_pixels_without_scrolling(browser: Browser, shown: Path) -> None:
+    browser.open(shown, 400)
+    outside = """[...document.querySelectorAll("table:not(.matrix) td")].filter((cell) => {
+        const box = cell.getBoundingClientRect(); return box.right > 401 || box.left < -1; }).length"""
+    assert browser.run(outside) == 0
+    assert browser.run("document.documentElement.scrollWidth") <= 400
+    labels = browser.run(
+        "[...document.querySelectorAll('table.gains tbody tr:first-child td')].map((cell) => cell.dataset.label)"
+    )
+    assert labels[0] == "party"
+    assert len(set(labels)) == len(labels)  # each number says what it is
+
+
+def test_the_matching_page_saves_decisions(browser: Browser) -> None:
+    pairs = propose({"north": ["kidney stones", "anaemia"], "south": ["stones of the kidney", "anemia"]})
+    heard: Queue[object] = Queue()
+    threading.Thread(target=lambda: heard.put(ask_on_page(pairs, {}, 0, heard.put)), daemon=True).start()
+    browser.call("Emulation.setDeviceMetricsOverride", width=400, height=900, deviceScaleFactor=1, mobile=False)
+    browser.call("Page.navigate", url=heard.get(timeout=20))
+    while not browser.run("!!document.querySelector('input[name=pair0][value=yes]')"):
+        time.sleep(0.1)
+    browser.run("document.querySelector('input[name=pair0][value=yes]').click()")
+    assert browser.run("document.querySelector('output').textContent") == "1 of 2 decided"
+    assert browser.run("document.documentElement.scrollWidth") <= 400
+    browser.run("document.querySelector('button').click()")
+    assert heard.get(timeout=20) == [(pairs[0].first, pairs[0].second)]

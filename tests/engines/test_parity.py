@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +14,7 @@ from fedalign.engines import flower
 from fedalign.engines.local import Local
 from fedalign.learning.rounds import rounds
 from fedalign.runs import experiment
-from helpers.federations import outcome, plan, play, same, tiny
+from helpers.federations import for_method, outcome, plan, play, same, tiny
 
 if TYPE_CHECKING:
     from flwr.serverapp import Grid
@@ -29,11 +30,11 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def grid(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Grid]:
     """One simulation for all tests here: it takes long to start."""
-    import os
-
     os.environ.update(flower.QUIET, FLWR_HOME=str(tmp_path_factory.mktemp("flwr")))
+    before = os.environ.get("PYTHONPATH")
     with flower.simulation(nodes=4, cpus=1) as found:
         yield found
+    assert os.environ.get("PYTHONPATH") == before, "what Flower sets for Ray's workers must not stay"
 
 
 @pytest.mark.parametrize(
@@ -46,10 +47,16 @@ def grid(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Grid]:
         ("moon", "single"),
         ("analytic", "single"),
         ("analytic", "multi"),
+        ("fedopt", "single"),
+        ("fedvls", "single"),
+        ("fedgela", "multi"),
+        ("fedtsp", "single"),
+        ("fedlsm", "multi"),
+        ("fedmlp", "multi"),
     ],
 )
 def test_local_and_flower_end_with_the_same_bits(grid: Grid, name: str, task: str) -> None:
-    prepared = plan(name, task, rounds=10 if name == "analytic" else 3)
+    prepared = for_method(name, task, rounds=10 if name == "analytic" else 3)
     here = play(prepared)
     with Local(workers=1).open(prepared) as local:
         engine = flower.FlowerEngine(prepared, grid, local, timeout=300)

@@ -65,6 +65,7 @@ def one_label(folder: Path) -> dict[int, dict[str, Any]]:
     return nodes
 
 
+@pytest.mark.slow
 def test_a_method_on_top_of_the_solution_ends_with_the_local_engines_bits(tmp_path: Path) -> None:
     changes = {"algorithm__name": "fedalign-plus", "encoder__name": "transformer", "encoder__dim": 16, "rounds": 2}
     config = without_features(changes)
@@ -202,6 +203,7 @@ def silent_in(rounds: set[int]) -> Any:
     return change
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("away", [{2}, {2, 3}, {3}, {4}, {2, 4, 6}])
 def test_a_party_that_is_away_for_some_rounds_changes_no_bit(away: set[int], tmp_path: Path) -> None:
     run = Server(tmp_path, analytic(), clinics(tmp_path), timeout=0.2)
@@ -248,6 +250,7 @@ def test_a_party_with_new_classes_may_not_join_a_run_of_sums(tmp_path: Path) -> 
     assert any("brings new classes" in line and line.endswith("start a new run") for line in run.lines)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("visit", [1, 2, 3])
 def test_a_server_killed_at_any_exchange_resumes_to_the_same_bits(visit: int, tmp_path: Path) -> None:
     run = Server(tmp_path, analytic(), clinics(tmp_path))
@@ -275,6 +278,7 @@ def test_the_feature_map_is_chosen_by_the_rows_if_the_encoder_is_a_trained_one(t
     assert card.encoder.name == "tfidf"
 
 
+@pytest.mark.slow
 def test_a_reply_that_is_larger_than_announced_is_refused(tmp_path: Path) -> None:
     def inflated(reply: Message) -> Message:
         if "extra" in reply.content:

@@ -33,9 +33,10 @@ from fedalign.runs import experiment
 from fedalign.types import Examples
 from helpers.deployed import CLINICS, FLOWER, Killed, Server, at_look, clinics, dying, node, set_echo, settings
 
-pytestmark = FLOWER
+pytestmark = [*FLOWER, pytest.mark.slow]  # a run of three parties each
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lost", [{1}, {1, 2}, {2}])
 def test_a_party_whose_reply_was_lost_goes_on_from_its_last_that_counted(tmp_path: Path, lost: set[int]) -> None:
     """Scaffold, north's replies lost on their way in some rounds: the weights are those of the local engine that loses
@@ -79,6 +80,7 @@ def test_a_party_whose_reply_was_lost_goes_on_from_its_last_that_counted(tmp_pat
     assert (killed.out / "model.safetensors").read_bytes() == (whole.out / "model.safetensors").read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["fedalign", "scaffold"])
 def test_a_server_killed_in_a_round_resumes_to_the_same_weights(tmp_path: Path, algorithm: str) -> None:
     """Parties have trained and remembered when the server dies; the repeated round must start from their old memory."""
@@ -285,6 +287,7 @@ def test_where_rows_cannot_be_kept_they_are_read_each_time(tmp_path: Path) -> No
     assert same(here.parts(agreed), FileRows(here).parts(agreed))
 
 
+@pytest.mark.slow
 def test_a_later_message_imports_neither_readers_of_files_nor_the_compiler(tmp_path: Path) -> None:
     """Every message is answered by a new process, so what it imports is paid for in every round."""
     here, agreed = agreed_and_here(tmp_path)

@@ -29,7 +29,7 @@ from fedalign.runs.folder import RunFolder
 from helpers.deployed import CLINICS, FLOWER, Killed, Server, at_look, clinics, dying, later, node, settings
 from helpers.loopback_grid import LoopbackGrid, metadata
 
-pytestmark = FLOWER
+pytestmark = [*FLOWER, pytest.mark.slow]  # a run of three parties each
 
 
 def test_a_party_that_comes_later_with_known_names_takes_part(tmp_path: Path) -> None:
@@ -43,6 +43,7 @@ def test_a_party_that_comes_later_with_known_names_takes_part(tmp_path: Path) ->
     assert json.loads((run.out / "parties.json").read_text())["parties"][-1] == "west"
 
 
+@pytest.mark.slow
 def test_scaffolds_mean_is_over_those_who_joined_too(tmp_path: Path) -> None:
     """The variates of server and parties agree to the end, in one go and resumed by a server that was killed."""
     config = settings(rounds=4, clients_per_round=4, algorithm__name="scaffold")
@@ -73,6 +74,7 @@ def test_scaffolds_mean_is_over_those_who_joined_too(tmp_path: Path) -> None:
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
+@pytest.mark.slow
 def test_a_run_that_a_party_joined_late_resumes(tmp_path: Path) -> None:
     nodes = clinics(tmp_path)
     late = node(tmp_path, Path(nodes[11]["data"]), "west")

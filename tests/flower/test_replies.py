@@ -120,6 +120,7 @@ BAD: list[tuple[Any, str]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("change", "reason"), BAD)
 def test_a_bad_reply_is_left_out_with_its_reason(tmp_path: Path, change: Any, reason: str) -> None:
     config = settings(rounds=2)
@@ -196,6 +197,7 @@ SCORES: list[tuple[Any, str]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("change", "reason"), SCORES)
 def test_bad_scores_are_left_out_with_their_reason(tmp_path: Path, change: Any, reason: str) -> None:
     """The result is that of a run in which this party sends no scores."""
@@ -268,6 +270,7 @@ def test_a_reply_to_an_earlier_question_is_not_taken_again(tmp_path: Path) -> No
     assert "another round" in run.records[1]["refused"]["south"]
 
 
+@pytest.mark.slow
 def test_too_few_parties_in_a_row_stop_the_run_with_a_usable_checkpoint(tmp_path: Path) -> None:
     run = Server(tmp_path, settings(rounds=9, min_clients=3, patience=2), clinics(tmp_path), timeout=0.05)
     run.grid.change[12] = lambda reply: None if "weights" in reply.content else reply

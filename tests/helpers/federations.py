@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from fedalign import config
+from fedalign import config, registry
 from fedalign.config import Config
 from fedalign.engines.local import Local
 from fedalign.learning.rounds import Plan, Round, rounds
@@ -45,6 +45,34 @@ def tiny(algorithm: str = "fedavg", task: str = "single", **changes: Any) -> Con
 
 def plan(algorithm: str = "fedavg", task: str = "single", **changes: Any) -> Plan:
     return experiment.plan(tiny(algorithm, task, **changes))
+
+
+# methods beyond the paper's, whose tests run on feature vectors: there are many, and these cost a tenth
+ON_FEATURES: dict[str, dict[str, Any]] = {
+    "fedgela": {},
+    "fedlsm": {},
+    "fedmlp": {"algorithm__warmup": 1},  # so that a run of two rounds reaches its second stage
+    "fedopt": {},
+    "fedtsp": {},
+    "fedvls": {},
+}
+
+
+def for_method(name: str, task: str = "single", like: str = "", **changes: Any) -> Plan:
+    """The plan of a method in tests over all methods; `like`: on the rows and with the encoder of another method."""
+    if (like or name) not in ON_FEATURES:
+        return plan(name, task, **changes)
+    table: dict[str, Any] = {
+        "dataset": {"name": "synthetic", "kind": "features", "task": task, "rows": 120, "classes": 6},
+        "encoder": {"name": "mlp", "dim": 8, "hidden": 8, "dropout": 0.2},
+        "training": {"epochs": 1, "batch_size": 32, "lr": 0.01},
+    }
+    return plan(name, task, **table, **ON_FEATURES.get(name, {}), **changes)
+
+
+def tasks_of(name: str) -> tuple[str, ...]:
+    """The tasks that a method is for."""
+    return tuple(registry.find("algorithms", name).tasks)
 
 
 def play(prepared: Plan) -> list[Round]:

@@ -116,6 +116,7 @@ def test_a_threshold_below_a_ten_thousandth_is_not_rounded_to_zero() -> None:
 # --- ONNX ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @ALL
 def test_the_graph_agrees_on_test_rows_and_on_rows_of_any_length(name: str) -> None:
     model = Model.load(run_of(name))

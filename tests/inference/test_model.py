@@ -50,6 +50,7 @@ def test_a_tensor_of_raw_numbers_is_scaled_like_an_array(table_model: Model) -> 
     assert np.array_equal(*added)
 
 
+@pytest.mark.slow
 def test_recordings_may_be_tensors() -> None:
     model = Model.load(run_of("wearables"))
     width = model.inputs.shape.size[-1]
@@ -59,6 +60,7 @@ def test_recordings_may_be_tensors() -> None:
     assert np.array_equal(model.predict_proba(list(torch.from_numpy(recordings))), expected)
 
 
+@pytest.mark.slow
 def test_prepared_rows_have_a_method_of_their_own(table_model: Model) -> None:
     x, _ = scaled_table(3)
     assert torch.equal(table_model.logits_of_prepared(table_model.prepared(x)), table_model.logits(x))

@@ -60,6 +60,7 @@ def five_of_six() -> tuple[Model, np.ndarray, np.ndarray]:
     return model, x, y
 
 
+@pytest.mark.slow
 def test_a_handful_of_examples_teaches_the_class_and_costs_the_others_little(
     five_of_six: tuple[Model, np.ndarray, np.ndarray],
 ) -> None:

@@ -71,6 +71,7 @@ def onnx_logits(model: Model, rows: Any) -> np.ndarray:
     return np.concatenate([session.run(["logits"], graph.graph_inputs(model, part))[0] for part in parts])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FOLDERS)
 def test_command_line_python_reloaded_model_and_onnx_agree(name: str, tmp_path: Path) -> None:
     run, out = run_of(name), tmp_path / "found.jsonl"
@@ -111,6 +112,7 @@ def test_they_agree_on_the_news_of_r8(real_data: Path, tmp_path: Path) -> None:
     assert np.abs(onnx_logits(model, texts) - model.logits(texts).numpy()).max() < 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FOLDERS)
 def test_rows_that_can_be_read_only_once_get_the_same_answer(name: str) -> None:
     model, rows = Model.load(run_of(name)), list(raw_rows(name))[:20]
@@ -245,6 +247,7 @@ def test_a_mark_in_a_column_counts_though_no_row_is_positive(tmp_path: Path) -> 
     assert found.counts.tolist() == [[1, 1, 0, 0], [0, 1, 0, 1], [0, 0, 0, 0]]
 
 
+@pytest.mark.slow
 def test_a_party_s_own_names_of_classes_are_known_after_training(tmp_path: Path) -> None:
     """South's `walk` is the class walking: in training, and when its file is evaluated after the aliases are gone."""
     place, out = tmp_path / "sites", tmp_path / "run"
@@ -451,6 +454,7 @@ def test_bad_options(tmp_path: Path) -> None:
 # --- export ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_an_exported_folder_predicts_alone(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime", reason="the onnx extra is not installed")
     run, out = run_of("clinics"), tmp_path / "model"
@@ -490,6 +494,7 @@ def test_a_run_of_an_unknown_format_is_not_exported(tmp_path: Path) -> None:
     assert "result.json has format 2, this fedalign reads 1; install the version that wrote it" in said
 
 
+@pytest.mark.slow
 def test_onnx_knows_the_order_of_classes() -> None:
     onnx = pytest.importorskip("onnx", reason="the onnx extra is not installed")
     model = Model.load(run_of("wearables"))

@@ -214,6 +214,7 @@ def reported(folder: Path, *arguments: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_a_new_kind_of_input_is_one_file(tmp_path: Path) -> None:
     """Nothing else of the package is changed."""
     found = reported(tmp_path)

@@ -294,6 +294,7 @@ def test_windows_grow_with_a_name() -> None:
         assert [way[0].window for way in ways] == expected
 
 
+@pytest.mark.slow
 def test_the_progress_ends_at_all_bytes(shards: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     size = sum(path.stat().st_size for path in shards)
     monkeypatch.setattr(sources, "PIECE", 1000)

@@ -103,6 +103,7 @@ def test_an_isolated_label_gets_an_ordinary_norm_in_the_papers_reading() -> None
     assert torch.isfinite(released).all()
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_bytes_in_another_process(table: Path) -> None:
     program = (
         "import hashlib, sys\n"

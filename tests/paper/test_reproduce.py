@@ -318,6 +318,7 @@ def test_each_table_and_figure_is_made_resumed_and_shown(
     assert (out / "report.html").is_file()
 
 
+@pytest.mark.slow
 def test_sensitivity_draws_one_line_per_method_and_the_level_without_pseudo_labels(
     preset: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

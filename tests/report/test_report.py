@@ -727,3 +727,10 @@ def test_a_read_only_look_needs_no_data(tmp_path: Path, monkeypatch: pytest.Monk
 def test_labels_of_the_hand_written_runs_are_read(tmp_path: Path) -> None:
     run: StoredRun = read(written(tmp_path / "run", facts=False))
     assert run.label_names == list(LABELS)
+
+
+def test_the_page_of_a_run_that_ends_by_itself_has_its_counts(tmp_path: Path) -> None:
+    """Analytic learning takes fewer rounds than are configured."""
+    out = tmp_path / "run"
+    assert fedalign("run", "synthetic", "--out", out, "--set", "algorithm.name=analytic", "--set", "rounds=50") == 0
+    assert len(json.loads((out / "facts.json").read_text())["counts"]) == 8

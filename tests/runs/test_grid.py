@@ -152,6 +152,7 @@ def test_baselines_are_tried_at_both_rates_where_the_published_code_differs() ->
     assert cells[2].config.training.label_lr == 0.005
 
 
+@pytest.mark.slow
 def test_a_comparison_ends_with_a_table_and_a_file(
     preset: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -168,6 +169,7 @@ def test_a_comparison_ends_with_a_table_and_a_file(
     assert (out / "fedalign" / "seed-4" / "model.safetensors").is_file()
 
 
+@pytest.mark.slow
 def test_an_interrupted_comparison_goes_on_where_it_stopped(
     preset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -233,7 +235,7 @@ def test_an_own_algorithm_file_can_be_compared(preset: str, tmp_path: Path) -> N
     [
         (["r8-8", "--algorithms", "fedalgin"], "unknown method 'fedalgin'; did you mean fedalign?"),
         (["nothing"], "unknown preset 'nothing'"),
-        (["r8-8", "--algorithms", ""], "no method is given; choose from all, analytic, centralised, fedalign"),
+        (["r8-8", "--algorithms", ""], "no method is given; choose from all, analytic, centralised, fedadam, fedalign"),
         (["r8-8", "--algorithms", " , "], "no method is given"),
         (["r8-8", "--set", "rounds=x"], "rounds: input should be a valid integer"),
     ],

@@ -25,6 +25,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc only")
 def test_blocks_that_come_and_go_are_not_fetched_anew() -> None:
     def faults(how: str) -> int:

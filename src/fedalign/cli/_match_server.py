@@ -18,6 +18,7 @@ from fedalign.labels.match import Proposal
 
 LARGEST = 1 << 20  # bytes of a reply
 HOST = "127.0.0.1"
+POLICY = "default-src 'self' 'unsafe-inline'; img-src data:; frame-ancestors 'none'"
 
 
 def page_of(pairs: Sequence[Proposal], rows: Mapping[str, int]) -> str:
@@ -47,7 +48,7 @@ def ask_on_page(
             self.send_header("Content-Type", f"{kind}; charset=utf-8")
             self.send_header("Content-Length", str(len(text)))
             self.send_header("Cache-Control", "no-store")
-            self.send_header("Content-Security-Policy", "default-src 'self' 'unsafe-inline'; frame-ancestors 'none'")
+            self.send_header("Content-Security-Policy", POLICY)
             self.end_headers()
             self.wfile.write(text)
 

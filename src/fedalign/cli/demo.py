@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
+from fedalign.cli._json import answer
 from fedalign.errors import UserError
 from fedalign.runs.display import output, suggest
 
@@ -42,6 +43,7 @@ def command(
     output.print(f'"{NEW}" is [bold]{escape(str(label))}[/]', soft_wrap=True)
     page = out / "run" / "report.html"
     output.print(f"page: {escape(str(page))}, after {time.perf_counter() - began:.1f} seconds", soft_wrap=True)
+    answer({"run": out / "run", "page": page, "seconds": round(time.perf_counter() - began, 1)})
     if open_it:
         import webbrowser
 

@@ -18,10 +18,8 @@ from fedalign.runs.display import note, output, screen, suggest
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from fedalign.labels.corpus.cooccurrence import Outcome
 
 ORDER = 6
-SHOWN = 10  # unreadable files that are listed on the screen
 group = typer.Typer(
     invoke_without_command=True,
     help="Join names of parties, count names in a corpus, make vectors from the counts, show them.",
@@ -80,6 +78,9 @@ def count_command(
     ] = Segment.sentence,
     window: Annotated[str, typer.Option(help="Length in words of the window that covers a name of n words.")] = "2n+2",
     stem: Annotated[bool, typer.Option("--stem", help="Match all forms of a word: walk, walked, walking.")] = False,
+    plain: Annotated[
+        bool, typer.Option("--plain", help="Search for the names themselves, not for the words after a tab.")
+    ] = False,
     field: Annotated[
         str, typer.Option(help="The field of JSON or Parquet with the text; default: text and similar names.")
     ] = "",
@@ -91,11 +92,14 @@ def count_command(
     """Count how often label names occur, and occur together, in a corpus."""
     import time
 
+    from fedalign.cli._count_report import print_counts
     from fedalign.labels import counts
     from fedalign.labels import names as label_names
     from fedalign.labels.corpus import cooccurrence
+    from fedalign.labels.corpus.proposals import propose
 
     wanted, descriptions = label_names.read_names(names)
+    descriptions = {} if plain else descriptions
     rule = cooccurrence.rule(wanted, segment.value, descriptions, window, stem)
     _may_write(out)
     began = time.perf_counter()
@@ -111,16 +115,17 @@ def count_command(
                 workers=workers,
                 strict=strict,
                 about=about or ", ".join(path.name for path in corpus),
-                command=_command(names, corpus, segment, window, stem, field, encoding),
+                command=_command(names, corpus, segment, window, stem, plain, field, encoding),
                 on_progress=lambda read, total: progress.update(task, completed=read, total=total or None),
             )
     except KeyboardInterrupt:
         screen.print("stopped; nothing was written")
         sys.exit(130)
     counts.write(outcome.counts, out)
+    seconds = time.perf_counter() - began
     found = dict(zip(outcome.counts.rule.names, outcome.counts.counts, strict=True))
     answer({"out": out, "segments": found, "unreadable": [name for name, _ in outcome.unreadable]})
-    _report(outcome, time.perf_counter() - began)
+    print_counts(outcome, seconds, propose(outcome.counts, corpus, encoding, field))
     suggest("fedalign labels vectors --counts", out, "--out", out.with_suffix(".safetensors"))
 
 
@@ -148,7 +153,7 @@ def _bytes_progress() -> Progress:
 
 
 def _command(
-    names: Path, corpus: list[Path], segment: Segment, window: str, stem: bool, field: str, encoding: str
+    names: Path, corpus: list[Path], segment: Segment, window: str, stem: bool, plain: bool, field: str, encoding: str
 ) -> str:
     """Returns the command that makes these counts. Only the last part of paths is kept, because counts are shared."""
     import shlex
@@ -159,38 +164,7 @@ def _command(
     parts += ["--segment", segment.value]
     for flag, value, usual in (("--window", window, "2n+2"), ("--field", field, ""), ("--encoding", encoding, "utf-8")):
         parts += [flag, value] if value != usual else []
-    return shlex.join([*parts, *(["--stem"] if stem else [])])
-
-
-def _report(outcome: Outcome, seconds: float) -> None:
-    from rich.table import Table
-
-    counted = outcome.counts
-    shown = Table(title="segments with each name", title_justify="left")
-    for column in ("name", "searched as", "segments", "together with"):
-        shown.add_column(column, overflow="fold")
-    partners = [0] * len(counted.counts)
-    for i, j, _ in counted.pairs:
-        partners[i] += 1
-        partners[j] += 1
-    for name, ways, number, others in zip(counted.rule.names, counted.rule.ways, counted.counts, partners, strict=True):
-        words = " | ".join(" ".join(way.words) for way in ways)
-        shown.add_row(escape(name), escape(words), f"{number:,}", f"{others} names")
-    output.print(shown)
-    for name, reason in outcome.unreadable[:SHOWN]:
-        note(f"skipped {name}: it {reason}")
-    if len(outcome.unreadable) > SHOWN:
-        note(f"and {len(outcome.unreadable) - SHOWN:,} more were skipped")
-    if outcome.ignored:
-        kinds = ", ".join(f"{number:,} {suffix}" for suffix, number in outcome.ignored.most_common(5))
-        note(f"ignored, because they are not text: {kinds}")
-    if counted.little():
-        note(f"these names occur too rarely: {', '.join(counted.little())}; add descriptions or more text")
-    made = counted.corpora[0]
-    output.print(
-        f"{made.files:,} files, {made.bytes / 1e6:,.1f} MB of text, {made.segments:,} {counted.rule.segment}s, "
-        f"{made.skipped:,} skipped, {seconds:.1f} s ({made.bytes / 1e6 / seconds:.0f} MB/s)"
-    )
+    return shlex.join([*parts, *(["--stem"] if stem else []), *(["--plain"] if plain else [])])
 
 
 @group.command(name="merge")

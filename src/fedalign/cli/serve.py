@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
+from fedalign.cli._json import answer
 from fedalign.errors import UserError
 from fedalign.runs.display import output
 
@@ -52,6 +53,8 @@ def command(
     listening = listen.bound(host, port)
     app = create_app(model, Limits(megabytes, rows, seconds), token, listen.is_loopback(host))
     where = listen.address(listening)
+
+    answer({"address": where, "classes": len(model.label_names)})
 
     def ready() -> None:
         classes = f"{len(model.label_names)} classes, {model.task}-label {model.inputs.kind}"

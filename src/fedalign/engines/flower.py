@@ -85,6 +85,7 @@ def simulation(nodes: int, cpus: int) -> Iterator[Grid]:
     from flwr.simulation import run_simulation
 
     logging.getLogger("flwr").setLevel(logging.ERROR)
+    path = os.environ.get("PYTHONPATH")  # Flower writes its own for Ray's workers and leaves it
     ready, done = threading.Event(), threading.Event()
     handed: list[Grid] = []
     failures: list[BaseException] = []
@@ -125,6 +126,10 @@ def simulation(nodes: int, cpus: int) -> Iterator[Grid]:
     finally:
         done.set()
         thread.join(timeout=60)
+        if path is None:
+            os.environ.pop("PYTHONPATH", None)
+        else:
+            os.environ["PYTHONPATH"] = path
 
 
 class FlowerEngine:

@@ -30,6 +30,7 @@ class Algorithm:
 
     fixed_features: ClassVar[bool] = False  # the encoder is a feature map that is fitted and not trained
     own_thresholds: ClassVar[bool] = False  # in multi-label it decides at `thresholds`, and parties count hits there
+    tasks: ClassVar[tuple[Task, ...]] = ("single", "multi")  # what the method is for
     one_way: ClassVar[tuple[str, ...]] = ()  # arrays of the server's `extra` that a client receives and never sends
 
     # equal: clients with a label count the same; all: also those without; examples: by number of labelled rows
@@ -94,6 +95,12 @@ class Algorithm:
 
     def start(self, model: DualEncoder, num_clients: int) -> Server:
         """What the server holds before the first round."""
+        if model.task not in self.tasks:
+            rows = {"single": "one class each", "multi": "several classes each"}
+            raise UserError(
+                f"{type(self).__name__} is for rows with {rows[self.tasks[0]]}, and these have {rows[model.task]}; "
+                "choose another algorithm.name"
+            )
         if self.complement and model.task != "single":
             raise UserError("algorithm.complement needs one class per row; set it to false for multi-label data")
         server = Server(model.arrays(), num_clients, model.class_arrays, returned=self.shared(model))

@@ -10,12 +10,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedalign.errors import UserError
 from fedalign.randomness import KeyedRandom
 from fedalign.types import Arrays, Rows, Task
 
 # linear: an ordinary layer; rows: the same without a bias; names: a label encoder started from label names;
-# random: a label encoder started at random
-Head = Literal["linear", "rows", "names", "random"]
+# random: a label encoder started at random; simplex: directions that are as far apart as possible
+Head = Literal["linear", "rows", "names", "random", "simplex"]
 
 
 class LabelEncoder(nn.Module):
@@ -108,3 +109,14 @@ def probabilities(logits: Tensor, task: Task) -> Tensor:
 def random_rows(classes: int, dim: int, generator: torch.Generator) -> Tensor:
     """A linear layer's ordinary start."""
     return torch.empty(classes, dim).uniform_(-(dim**-0.5), dim**-0.5, generator=generator)
+
+
+def simplex_rows(classes: int, dim: int, generator: torch.Generator) -> Tensor:
+    """(C, d) vectors of length 1, every two of them at the cosine -1 / (C - 1): a regular simplex, turned at random."""
+    if dim < classes:
+        raise UserError(
+            f"a simplex of {classes} classes needs vectors of {classes} numbers, and the encoder's have {dim}; set "
+            f"encoder.dim = {classes} or more"
+        )
+    directions = torch.linalg.qr(torch.randn(dim, classes, generator=generator, dtype=torch.float64)).Q  # (d, C)
+    return F.normalize(directions.T - directions.mean(1) * (classes > 1), dim=1).float()

@@ -25,6 +25,11 @@ def binary(logits: Tensor, y: Tensor) -> Tensor:
     return F.binary_cross_entropy_with_logits(logits, y.to(logits.dtype), reduction="none")
 
 
+def weighted(logits: Tensor, y: Tensor, yes_weight: Tensor) -> Tensor:
+    """Binary cross-entropy in which a yes of class c counts yes_weight[c] times, (C,)."""
+    return F.binary_cross_entropy_with_logits(logits, y.to(logits.dtype), reduction="none", pos_weight=yes_weight)
+
+
 def asymmetric(logits: Tensor, y: Tensor) -> Tensor:
     """Asymmetric loss (Ridnik et al., ICCV 2021): easy entries count less, easy 'no' entries least."""
     p = torch.sigmoid(logits)
@@ -68,6 +73,11 @@ def teacher(logits: Tensor, unknown: Tensor, believed: Tensor) -> Tensor:
     believed = believed.clamp(SMALL, 1 - SMALL)
     own = -(believed * believed.log() + (1 - believed) * (1 - believed).log())
     return unknown * (binary(logits, believed) - own)
+
+
+def unlike(logits: Tensor, unknown: Tensor, believed: Tensor) -> Tensor:
+    """() the mean over unknown entries of the squared difference to a teacher's probabilities; 0 without any."""
+    return (unknown * (torch.sigmoid(logits) - believed).square()).sum() / unknown.sum().clamp(min=1)
 
 
 def expected_positives(logits: Tensor, prior: Tensor) -> Tensor:

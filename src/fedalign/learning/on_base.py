@@ -58,8 +58,6 @@ class OnBase(Algorithm):
     def head(self) -> Head:
         return self.then.head
 
-    # --- what a run asks ---------------------------------------------------------------------------------------------
-
     def planned_rounds(self, model: DualEncoder, configured: int) -> int:
         return self.first.planned_rounds(solution_of(model), 1) + self.rounds + 1
 
@@ -103,8 +101,6 @@ class OnBase(Algorithm):
             )
         return found
 
-    # --- what a client does ------------------------------------------------------------------------------------------
-
     def local_update(self, visit: Visit) -> tuple[Update, Arrays]:
         phase = Phase(int(visit.received[PHASE]))
         if phase is Phase.SOLVING:
@@ -118,8 +114,6 @@ class OnBase(Algorithm):
             return self.then.local_update(replace(visit, config=config.model_copy(update=slow)))
         sent = measured(visit)
         return Update({}, labelled_rows(visit.data, visit.model.task), visit.data.classes, sent), {}
-
-    # --- what the server does ----------------------------------------------------------------------------------------
 
     def start(self, model: DualEncoder, num_clients: int) -> Server:
         later = self.then.start(model, num_clients)
@@ -232,7 +226,7 @@ def _named(arrays: Arrays, prefix: str) -> Arrays:
 
 
 def _group(arrays: Arrays, prefix: str) -> Arrays:
-    return {name.removeprefix(prefix): value for name, value in arrays.items() if name.startswith(prefix)}
+    return {name[len(prefix) :]: value for name, value in arrays.items() if name.startswith(prefix)}
 
 
 def measured(visit: Visit) -> Arrays:

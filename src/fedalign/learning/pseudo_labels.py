@@ -120,3 +120,11 @@ def weighted_pseudo_labels(data: Examples, merged: Examples, weight: float, rows
     added = merged.known & ~data.known  # (n, C)
     count = (added.any(1) if rows is None else rows).sum().clamp(min=1)
     return replace(merged, weight=torch.where(added, weight * len(data) / count, 1.0))
+
+
+def confident(data: Examples, p: Tensor, yes: float, no: float) -> Examples:
+    """Multi-label rows with a yes where the probability p (n, C) of a class that the client does not annotate is above
+    `yes`, and a no where it is below `no`."""
+    free = ~data.known & ~data.classes
+    above, below = free & (p > yes), free & (p < no)
+    return replace(data, y=torch.where(above, 1.0, data.y), known=data.known | above | below)

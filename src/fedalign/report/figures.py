@@ -81,6 +81,8 @@ def lines(
             axes.set_yscale("symlog", linthresh=1)
             axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
         axes.set_ylim(bottom=0 if log or top is not None else None, top=top)
+        if len({float(x) for one in series for x in one.x}) == 1:  # so that the axis has whole rounds
+            axes.set_xlim(series[0].x[0] - 1, series[0].x[0] + 1)
         axes.xaxis.set_major_locator(MaxNLocator(6, integer=all(float(x).is_integer() for s in series for x in s.x)))
         axes.set(title=title, xlabel=x_label, ylabel=y_label)
         if below:

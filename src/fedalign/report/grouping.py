@@ -19,6 +19,12 @@ TITLES = {
     "fedpu": "FedPU",
     "fedrs": "FedRS",
     "fedalign": "FedAlign",
+    "fedopt": "FedOpt",
+    "fedvls": "FedVLS",
+    "fedgela": "FedGELA",
+    "fedtsp": "FedTSP",
+    "fedlsm": "FedLSM",
+    "fedmlp": "FedMLP",
 }
 MAY_DIFFER = ("seed", "engine")  # settings in which runs of one method may differ
 

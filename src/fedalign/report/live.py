@@ -43,7 +43,7 @@ class LivePage:
 
         def after_round(now: Round, seconds: float) -> None:
             inner.on_round(now, seconds)
-            if now.number >= plans[0].config.rounds:
+            if _is_last(plans[0], now):
                 self._try(lambda: self._measure(plans[0], now, folder))
             elif time.monotonic() >= self.next:
                 self._try(lambda: self._draw(live=True))
@@ -87,6 +87,12 @@ class LivePage:
             self.warn(f"the report could not be drawn ({type(error).__name__}: {error}); `fedalign report` tries again")
 
 
+def _is_last(plan: Plan, now: Round) -> bool:
+    """Whether the model is final: some methods end by themselves, some take more rounds than configured."""
+    planned = plan.algorithm.planned_rounds(plan.model, plan.config.rounds)
+    return plan.algorithm.finished(now.server) or now.number >= planned
+
+
 def _import_page() -> None:
-    with suppress(Exception):  # `_draw` imports it again and reports what is wrong
+    with suppress(Exception):  # `_draw` imports it again and reports the error
         import fedalign.report.page  # noqa: F401

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+import shlex
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -134,7 +135,7 @@ def _part(setting: Setting, prefix: str, live: bool) -> Part:
     run = best.shown
     table = tables.party_table(run)
     measured = bool(run.local_only.get("parties"))
-    hint = "" if measured or live or table is None else f"fedalign report {run.folder} --local-only"
+    hint = "" if measured or live or table is None else f"fedalign report {_short(run.folder)} --local-only"
     return Part(
         name=printable(setting.name, 60),
         verdict=printable(wording.verdict(setting)),
@@ -148,7 +149,7 @@ def _part(setting: Setting, prefix: str, live: bool) -> Part:
         curves=pictures.curves(setting, prefix),
         matrix=tables.party_class_table(run),
         classes=tables.classes_table(setting),
-        classes_text=wording.classes_text(run),
+        classes_text=wording.classes_text(run, printable(best.title, 60) if len(setting.entries) > 1 else ""),
         details=_details(setting, prefix, live),
         diagnosis=[] if live else _diagnosis(setting, prefix),
         costs=tables.costs_table(setting),
@@ -188,11 +189,28 @@ def _repeat(entry: Entry) -> tuple[str, str, str]:
         return printable(entry.title, 60), "", _dumped(run.table)
     line = rerun.command(run.config)
     if line is None:
-        line = f"fedalign run {run.folder / 'config.toml'} --out ANOTHER_FOLDER"
-    return printable(entry.title, 60), printable(line), configs.to_toml(run.config)
+        line = f"fedalign run {_short(run.folder / 'config.toml')} --out ANOTHER_FOLDER"
+    return printable(entry.title, 60), printable(_without_folders(line), 2000), _dumped(configs.as_table(run.config))
+
+
+def _short(path: Path) -> str:
+    """Returns a path without the folders of this machine: relative to the working folder, or its last two parts."""
+    if not path.is_absolute():
+        return shlex.quote(str(path))
+    inside = path.is_relative_to(Path.cwd())
+    return shlex.quote(str(path.relative_to(Path.cwd())) if inside else str(Path(*path.parts[-2:])))
+
+
+def _without_folders(value: Any) -> Any:
+    """Returns a table or text in which absolute paths are only their last part; a page is sent to other people."""
+    if isinstance(value, dict):
+        return {key: _without_folders(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_folders(item) for item in value]
+    return re.sub(r"(?<![\w.:/])(/[^\s'\"=,]+)+", lambda m: Path(m[0]).name, value) if isinstance(value, str) else value
 
 
 def _dumped(table: dict[str, Any]) -> str:
     import tomli_w
 
-    return tomli_w.dumps(table) if table else ""
+    return tomli_w.dumps(_without_folders(table)) if table else ""

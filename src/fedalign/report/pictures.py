@@ -54,7 +54,7 @@ def curves(setting: Setting, prefix: str) -> list[Picture]:
                 series.append(
                     Line(entry.title, rounds, middle, [] if plain else low, [] if plain else high, entry.look)
                 )
-        if series:
+        if len(series) > 1 or any(len(line.x) > 1 for line in series):  # one point of one method is no curve
             figure = figures.lines(series, title, "round", "percent")
             whose = f" of {setting.best.title}" if crowded else ""
             caption = f"Band{whose}: one standard deviation over seeds." if banded else ""

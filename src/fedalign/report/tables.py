@@ -35,6 +35,15 @@ class Table:
     note: str = ""
     numbers_from: int = 1  # the first column of numbers
 
+    @property
+    def labels(self) -> list[str]:
+        """The columns' names where each cell stands alone: `own classes: gain` instead of gain."""
+        found, group = [], ""
+        for column in self.columns:
+            group = column.partition(":")[0] if ":" in column else group
+            found.append(f"{group}: {column}" if column in ("federated", "gain") and group else column)
+        return found
+
 
 def percent_cell(value: float | None, mark: str = "", sign: bool = False) -> Cell:
     """Returns a cell with a value that is already in percent."""

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
+from fedalign import registry
 from fedalign.report.grouping import Entry, Setting
 from fedalign.report.load import StoredRun, number
 from fedalign.report.style import printable
@@ -42,14 +46,16 @@ def _lead(setting: Setting, best: Entry) -> str:
     return f"{second.title} is {ahead:.2f} behind, and {best.title} is ahead in {wins} of {len(pairs)} seeds"
 
 
-def classes_text(run: StoredRun) -> str:
-    """Returns sentences about the best and the worst class, and the classes that are never predicted."""
+def classes_text(run: StoredRun, method: str = "") -> str:
+    """Returns sentences about the best and the worst class, and the classes that are never predicted; among several
+    methods they name the one they are about."""
     names = [printable(name) for name in run.label_names]
     known = [(v, name) for v, name in zip(run.class_f1(), names, strict=False) if v is not None]
     if not known:
         return ""
     top, low = max(known), min(known)
-    text = f"The best class is {top[1]} ({100 * top[0]:.1f}), the worst is {low[1]} ({100 * low[0]:.1f})."
+    begin = f"With {method}, the" if method else "The"
+    text = f"{begin} best class is {top[1]} ({100 * top[0]:.1f}), the worst is {low[1]} ({100 * low[0]:.1f})."
     never = never_predicted(run)
     if never:
         text += f" Never predicted: {', '.join(never)}."
@@ -79,7 +85,7 @@ def run_summary(setting: Setting) -> list[tuple[str, str]]:
     items: list[tuple[str, str]] = [("methods" if len(setting.entries) > 1 else "method", _titles(setting))]
     dataset = table.get("dataset")
     if isinstance(dataset, dict):
-        items.append(("data set", printable(str(dataset.get("name", "?")))))
+        items.append(("data set", printable(_data_name(dataset, run))))
     if parties:
         items.append(("parties", f"{len(parties):,}"))
         items.append(("training rows", f"{sum(int(p.get('rows', 0)) for p in parties):,}"))
@@ -89,7 +95,9 @@ def run_summary(setting: Setting) -> list[tuple[str, str]]:
     if facts.get("label_source"):
         items.append(("class vectors start from", printable(str(facts["label_source"]), 200)))
     training = table.get("training")
-    if isinstance(training, dict):
+    if _fixed(run):
+        items.append(("plan", f"{len(run.records)} exchanges with all parties; nothing is trained in rounds"))
+    elif isinstance(training, dict):
         chosen = min(int(number(table.get("clients_per_round")) or 0), len(parties) or 10**9)
         rounds, epochs = table.get("rounds", "?"), training.get("epochs", "?")
         items.append(
@@ -105,6 +113,21 @@ def run_summary(setting: Setting) -> list[tuple[str, str]]:
     if seeds:
         items.append(("seed" if len(seeds) == 1 else "seeds", ", ".join(map(str, seeds))))
     return items
+
+
+def _data_name(dataset: dict[str, Any], run: StoredRun) -> str:
+    """Returns the data set's name; for own files that of their folder, without its path."""
+    name = str(dataset.get("name", "?"))
+    if name == "files":
+        return f"{Path(str(dataset.get('path') or run.name)).name or run.name} (own files)"
+    return "rows in memory" if name.endswith("._in_memory") else name
+
+
+def _fixed(run: StoredRun) -> bool:
+    """Returns whether the method solves for its weights instead of training in rounds."""
+    return run.config is not None and bool(
+        getattr(registry.find("algorithms", run.config.algorithm.name), "fixed_features", False)
+    )
 
 
 def _titles(setting: Setting) -> str:

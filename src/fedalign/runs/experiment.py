@@ -26,7 +26,7 @@ from fedalign.labels.notices import notices
 from fedalign.learning.aggregation import promise
 from fedalign.learning.algorithm import Algorithm
 from fedalign.learning.client_state import ClientStates
-from fedalign.learning.model import DualEncoder, LabelEncoder, random_rows
+from fedalign.learning.model import DualEncoder, LabelEncoder, random_rows, simplex_rows
 from fedalign.learning.on_base import OnBase
 from fedalign.learning.rounds import Engine, Plan, Round, rounds
 from fedalign.randomness import torch_generator
@@ -162,6 +162,8 @@ def model(config: Config, data: Federation, head: str) -> DualEncoder:
     normalise = False
     if head in ("linear", "rows"):
         rows = random_rows(classes, dim, torch_generator(config.seed, "head"))
+    elif head == "simplex":
+        rows = simplex_rows(classes, dim, torch_generator(config.seed, "head"))
     else:
         how = config.labels if head == "names" else config.labels.model_copy(update={"source": "random"})
         rows = vectors.make(data.label_names, dim, how, config.seed)

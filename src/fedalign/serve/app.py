@@ -15,7 +15,7 @@ from fedalign.inference.model import Model
 from fedalign.serve import bodies
 from fedalign.serve.guard import Guard
 from fedalign.serve.limits import Limits, Reason, Refused, error_body
-from fedalign.serve.openapi import ABOUT, RESPONSES, with_predict
+from fedalign.serve.openapi import ABOUT, NO_TOKEN, with_predict
 from fedalign.serve.predict import Predict
 from fedalign.serve.service import Service
 
@@ -67,7 +67,7 @@ def _routes(app: FastAPI, service: Service) -> None:
     async def health() -> dict[str, str]:
         return {"status": "ok", "fedalign": fedalign.__version__}
 
-    @app.get("/model", summary="What the model reads and predicts", responses=RESPONSES)
+    @app.get("/model", summary="What the model reads and predicts", responses=NO_TOKEN)
     async def model() -> dict[str, Any]:
         return service.about()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -131,4 +130,4 @@ def _check_count(rows: int, limits: Limits) -> None:
 
 def as_json(value: Any) -> bytes:
     """JSON without spaces; all numbers are finite."""
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+    return pydantic_core.to_json(value)

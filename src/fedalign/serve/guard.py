@@ -15,11 +15,14 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 CLOSED = ("/predict", "/model")  # need the token; the page and its parts hold nothing of the model
-HEADERS = [
-    (b"content-security-policy", b"default-src 'self'; img-src 'self' data:; frame-ancestors 'none'; base-uri 'none'"),
+ANSWER = [  # headers of every answer
     (b"x-content-type-options", b"nosniff"),
-    (b"referrer-policy", b"no-referrer"),
     (b"cache-control", b"no-store"),
+]
+PAGE = [  # and of pages
+    *ANSWER,
+    (b"content-security-policy", b"default-src 'self'; img-src 'self' data:; frame-ancestors 'none'; base-uri 'none'"),
+    (b"referrer-policy", b"no-referrer"),
 ]
 
 
@@ -49,7 +52,7 @@ class Guard:
 
         async def guarded(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = [*message["headers"], *HEADERS]
+                message["headers"] = [*message["headers"], *PAGE]
             await send(message)
 
         await self.app(scope, receive, guarded)
@@ -99,6 +102,6 @@ async def answer(send: Send, refused: Refused) -> None:
 
 async def send_json(send: Send, status: int, body: bytes, more: Sequence[tuple[bytes, bytes]] = ()) -> None:
     """Sends an answer."""
-    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body)), *HEADERS, *more]
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body)), *ANSWER, *more]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

@@ -29,6 +29,7 @@ RESPONSES: dict[int | str, dict[str, Any]] = {
         (503, "The request took too long"),
     )
 }
+NO_TOKEN: dict[int | str, dict[str, Any]] = {401: RESPONSES[401]}
 PREDICTIONS: dict[str, Any] = {
     "type": "object",
     "properties": {

@@ -49,7 +49,7 @@ async function start() {
   at("token-form").hidden = true;
   say("");
   const classes = about.label_names;
-  const listed = classes.slice(0, 8).join(", ") + (classes.length > 8 ? ", ..." : "");
+  const listed = classes.slice(0, 12).join(", ") + (classes.length > 12 ? ` and ${classes.length - 12} more` : "");
   const choice = about.task === "single" ? "One of" : "Any of";
   at("about").textContent = `${choice} ${classes.length} classes: ${listed}.`;
   const kinds = {
@@ -136,6 +136,9 @@ function card(prediction) {
     line.append(element("div", listed.label), bar, element("div", percent(listed.probability), "number"));
     made.append(line);
     if (listed.because && listed.because.length) made.append(reasons(listed));
+  }
+  if (about.task === "multi") {
+    made.append(element("p", "The first line names the classes above their own thresholds.", "hint"));
   }
   if (prediction.top.some((listed) => listed.because)) {
     made.append(element("p", "Below each class: what speaks for it (+) or against it (−), as the change of its " +

@@ -45,6 +45,8 @@ KINDS: dict[str, Kind] = {
     ".md": "text",
     "": "text",
 }
+# files about a corpus rather than of it; one that is named explicitly is read
+ABOUT = {"readme", "license", "licence", "copying", "changelog", "authors", "contributing", "citation", "notice"}
 PACKED = {".gz": "gz", ".bz2": "bz2", ".xz": "xz", ".zst": "zst"}
 SHORT = {".tgz": ".tar.gz", ".tbz2": ".tar.bz2", ".tbz": ".tar.bz2", ".txz": ".tar.xz", ".tzst": ".tar.zst"}
 
@@ -102,7 +104,12 @@ def kind_of(name: str) -> tuple[Kind | None, str, bool]:
     suffix = PurePosixPath(name).suffix
     if suffix == ".tar":
         return None, packing, True
-    return KINDS.get(suffix), packing, False
+    return None if describes_corpus(name) else KINDS.get(suffix), packing, False
+
+
+def describes_corpus(name: str) -> bool:
+    """Returns whether a file is about the corpus, by its name: a README, a licence and the like."""
+    return PurePosixPath(name.lower()).name.partition(".")[0] in ABOUT
 
 
 def find(paths: Iterable[Path]) -> list[File]:
@@ -167,7 +174,8 @@ class WorkPlan:
         return file.archive or str(file.path) == "-" or (packed and file.size > PIECE // 4)
 
     def _ignore(self, name: str) -> None:
-        self.ignored[PurePosixPath(name.lower()).suffix or printable(name)] += 1
+        path = PurePosixPath(name)
+        self.ignored[printable(path.name) if describes_corpus(name) else path.suffix.lower() or printable(name)] += 1
 
     def _plain(self) -> Iterator[Step]:
         pending: list[Item] = []
