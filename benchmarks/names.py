@@ -58,8 +58,8 @@ def changes(setting: str, source: str, seed: int, folder: Path) -> list[str]:
 
 def run(out: Path, only: str) -> None:
     torch.set_num_threads(1)
-    for seed in SEEDS:
-        for setting, (preset, rounds, _) in SETTINGS.items():
+    for setting, (preset, rounds, _) in SETTINGS.items():
+        for seed in SEEDS:
             for source in SOURCES:
                 folder = out / setting.replace(", ", "-").replace(" ", "-") / f"{source}-{seed}"
                 done = folder / "score.json"
