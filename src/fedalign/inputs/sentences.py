@@ -41,6 +41,7 @@ class Sentences(InputKind):
     kind: Literal["sentences"] = "sentences"
 
     order: ClassVar[int] = 25  # after `text`, which reads the same rows by default
+    in_memory: ClassVar[bool] = False  # texts in memory are `text`
     rows_called: ClassVar[str] = "texts for a sentence model"
     encoder: ClassVar[str] = "mlp"
     feature_map: ClassVar[str] = "random_features"

@@ -27,7 +27,7 @@ from fedalign.learning.aggregation import promise
 from fedalign.learning.algorithm import Algorithm
 from fedalign.learning.analytic.private import PrivateAnalytic, private
 from fedalign.learning.client_state import ClientStates
-from fedalign.learning.model import DualEncoder, LabelEncoder, random_rows, simplex_rows
+from fedalign.learning.model import AdaptedLabelEncoder, DualEncoder, LabelEncoder, random_rows, simplex_rows
 from fedalign.learning.on_base import OnBase
 from fedalign.learning.rounds import Engine, Plan, Round, rounds
 from fedalign.randomness import torch_generator
@@ -170,6 +170,12 @@ def model(config: Config, data: Federation, head: str) -> DualEncoder:
     encoder = options.build(shape, torch_generator(config.seed, "encoder"))
     classes, dim = len(data.label_names), encoder.dim
     stacked = getattr(options, "stacked", False)
+    if config.labels.adapter and head == "names":
+        if stacked:
+            raise UserError("labels.adapter does not go with algorithm.base; remove one of them")
+        adapted = vectors.adapter(data.label_names, dim, config.labels, config.seed)
+        normalised = data.task == "single" if config.labels.normalise is None else config.labels.normalise
+        return DualEncoder(encoder, AdaptedLabelEncoder(*adapted, normalise=normalised), data.task)
     dim -= classes if stacked else 0  # class vectors have an entry for each score
     normalise = False
     if head in ("linear", "rows"):
