@@ -53,7 +53,7 @@ def changes(setting: str, source: str, seed: int, folder: Path) -> list[str]:
         return [*found, "labels.source=sentence", "labels.file=", "labels.adapter=true"]
     if source != "permuted":
         return [*found, f"labels.source={source}", "labels.file="]
-    names = list(experiment.plan(config.load(preset, found, seed=seed)).label_names)
+    names = list(experiment.plan(config.load(preset, found, seed=seed)).federation.label_names)
     return [*found, "labels.source=vectors", f"labels.file={permuted(names, seed, folder / 'permuted.safetensors')}"]
 
 

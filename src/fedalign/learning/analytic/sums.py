@@ -208,18 +208,19 @@ def implausible_sums(client: Mapping[str, Tensor], dim: int | None = None, class
         return Reason.SHAPE
     if which.is_floating_point() or bool((which < NONE).any()) or bool((which >= len(grams)).any()):
         return Reason.SHAPE
-    if not bool(grams.isfinite().all()) or not bool(class_sums.isfinite().all()):
-        return Reason.NOT_FINITE
-    grams = grams.to(torch.float64)
-    if not _bounded(grams, which, class_sums.to(torch.float64)):
-        return Reason.TOO_LARGE
-    # the rows in which a class is unknown have a Gram matrix too; with both parts, their sum is positive
-    used = [g for g in which.unique().tolist() if g != NONE]
-    parts = [grams[ALL] - gram for gram in grams[1:]]
-    parts += [grams[g] for g in range(min(1, len(parts)), len(grams)) if g not in used]
     with threads() as pool:
+        if not all(pool.map(lambda part: bool(part.isfinite().all()), [*grams, class_sums])):
+            return Reason.NOT_FINITE
+        grams, class_sums = grams.to(torch.float64), class_sums.to(torch.float64)
+        if not _bounded(grams, which, class_sums):
+            return Reason.TOO_LARGE
+        summed = class_sums.any(1)  # sums of no row fit every matrix
+        used = [g for g in which[summed].unique().tolist() if g != NONE]
+        # the rows in which a class is unknown have a Gram matrix too; with both parts, their sum is positive
+        parts = [grams[ALL] - gram for gram in grams[1:]]
+        parts += [grams[g] for g in range(min(1, len(parts)), len(grams)) if g not in used]
         positive = pool.map(_positive, parts)
-        inside = list(pool.map(lambda g: _inside(grams[g], class_sums[which == g].to(torch.float64)), used))
+        inside = list(pool.map(lambda g: _inside(grams[g], class_sums[which == g]), used))
         if not all(positive) or Reason.NOT_POSITIVE in inside:
             return Reason.NOT_POSITIVE
         return next((reason for reason in inside if reason is not None), None)
