@@ -20,7 +20,14 @@ from fedalign.labels.settings import Labels
 from fedalign.randomness import numpy_generator
 from fedalign.runs import experiment
 
-SMALL = ("encoder.dim=32", "encoder.heads=2", "encoder.feedforward=32", "training.epochs=2", "engine.workers=1")
+SMALL = (
+    "encoder.dim=32",
+    "encoder.heads=2",
+    "encoder.feedforward=32",
+    "training.epochs=3",
+    "training.lr=0.004",
+    "engine.workers=1",
+)
 SETTINGS: dict[str, tuple[str, int, tuple[str, ...]]] = {  # preset, rounds, changes
     "R8-8, one party per round": ("r8-8", 20, ("clients_per_round=1",)),
     "R8-8": ("r8-8", 10, ()),
