@@ -156,8 +156,8 @@ def answer(kind: str, content: RecordDict, text: str, node: Mapping[str, Any]) -
     torch.set_num_threads(1)
     setup = PartySetup.from_node(text, node)
     messages.keep_receipt(setup.folder, "in", kind, "server", content)
-    if setup.config.privacy.on:
-        raise UserError("privacy.epsilon is for runs on one machine so far; nothing is sent, remove it to deploy")
+    if setup.config.privacy.on or setup.config.privacy.secure_sums:
+        raise UserError("[privacy] is for runs on one machine so far; nothing is sent, remove it to deploy")
     reply = Records()
     if kind == "offer":
         offered = setup.read().offer().model_dump_json()

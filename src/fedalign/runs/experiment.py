@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +25,13 @@ from fedalign.labels import choose, vectors
 from fedalign.labels.notices import notices
 from fedalign.learning.aggregation import promise
 from fedalign.learning.algorithm import Algorithm
-from fedalign.learning.analytic.private import PrivateAnalytic, private
 from fedalign.learning.client_state import ClientStates
 from fedalign.learning.model import AdaptedLabelEncoder, DualEncoder, LabelEncoder, random_rows, simplex_rows
 from fedalign.learning.on_base import OnBase
 from fedalign.learning.rounds import Engine, Plan, Round, rounds
 from fedalign.randomness import torch_generator
+from fedalign.runs import protection
 from fedalign.runs.folder import RunFolder
-from fedalign.runs.ledgers import ledgers
 from fedalign.runs.results import finish
 from fedalign.types import Examples, Federation, Pool, Sequences
 
@@ -112,11 +111,7 @@ def plan(config: Config, data: Federation | None = None) -> Plan:
     if config.thresholds and data.task == "single":
         raise UserError("thresholds are for multi-label data; a single-label row gets its likeliest class")
     config = config.model_copy(update={"labels": choose.resolved(data.label_names, config.labels)})
-    algorithm = algorithm_of(config)
-    if isinstance(algorithm, PrivateAnalytic):
-        if config.thresholds:
-            raise UserError("thresholds = true counts hits on the parties' rows; remove it, or remove privacy.epsilon")
-        algorithm = replace(algorithm, ledgers=ledgers(config, data))
+    algorithm = protection.simulated(algorithm_of(config), config, data)
     config = with_feature_map(config, data.inputs, len(data.label_names))
     return Plan(config, data, algorithm, model(config, data, algorithm.head))
 
@@ -124,8 +119,8 @@ def plan(config: Config, data: Federation | None = None) -> Plan:
 def algorithm_of(config: Config) -> Algorithm:
     """The algorithm of a configuration, on top of the analytic solution if it says so."""
     found: Algorithm = registry.build("algorithms", config.algorithm.name, config.algorithm.options)
-    if config.privacy.on:
-        return private(found, config.privacy, config.name, config.seed)
+    if config.privacy.on or config.privacy.secure_sums:
+        return protection.protected(found, config)
     if found.base == "none":
         return found
     if found.fixed_features:
@@ -215,8 +210,7 @@ def run(
     if resume:
         folder.check_same(config)
     first = prepared.start()  # reports what does not fit before a folder is made
-    if isinstance(prepared.algorithm, PrivateAnalytic):
-        prepared.algorithm.check_ledgers()
+    protection.check_ledgers(prepared.algorithm)
     if opened is None:
         check_simulated(prepared, callbacks.on_warning)
     if not resume:

@@ -7,6 +7,7 @@ validation rows, refinements, and histograms for thresholds. The number of its r
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -44,6 +45,7 @@ class PrivateAnalytic(Algorithm):
     run: str = ""  # its name, for ledgers
     seed: int = 0  # of noise that can be repeated, if the options ask for that
     ledgers: tuple[Path | None, ...] = ()  # by client; None: no ledger is kept
+    summed: int = 1  # clients whose noise is in the sums that the server sees as one client's
 
     @property
     def multiplier(self) -> float:
@@ -100,7 +102,8 @@ class PrivateAnalytic(Algorithm):
             return server_
         flags = torch.zeros(server_.num_clients, dtype=torch.bool)
         flags[list(clients)] = True
-        found = solution(clients, self.multiplier, model.task, self.penalty, self.omega)
+        noise = self.multiplier * math.sqrt(self.summed)
+        found = solution(clients, noise, model.task, self.penalty, self.omega)
         return state.done(state.with_head(state.with_extra(server_, held=flags), found))
 
     def reply_spec(self, server_: Server, round_number: int) -> ReplySpec:
