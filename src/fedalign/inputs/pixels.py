@@ -34,7 +34,7 @@ class BrokenImageError(ValueError):
 def from_file(source: Any, size: Sequence[int], name: str) -> np.ndarray:
     """(3, H, W) float32 from 0 to 1 of the file or picture `source`, upright; `name` is for messages."""
     try:
-        from PIL import Image, ImageOps
+        from PIL import Image, ImageOps, UnidentifiedImageError
     except ImportError as error:
         raise UserError("reading images needs Pillow; run: pip install 'fedalign[images]'") from error
     shown = printable(name, NAME)
@@ -52,7 +52,7 @@ def from_file(source: Any, size: Sequence[int], name: str) -> np.ndarray:
         raise
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise _too_large("far too many", shown) from error
-    except Image.UnidentifiedImageError as error:
+    except UnidentifiedImageError as error:
         kinds = ", ".join(FORMATS)
         raise BrokenImageError(f"the file is no image, whatever its name says; save {shown} as {kinds}") from error
     except Exception as error:  # a damaged file can make a decoder raise anything
