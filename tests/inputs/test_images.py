@@ -155,7 +155,7 @@ def test_check_names_every_broken_file_and_they_can_be_left_out(
     for row, name in enumerate(names, start=26):
         (message,) = [one for one in found if f"bad/{name}" in one]
         assert message.startswith(f"north.csv, row {row}, column image: ")
-        assert "or leave out the rows of broken files with dataset.broken_images = 'leave out'" in message
+        assert "or leave out broken files with dataset.broken_images = 'leave out' (predict: --skip-empty)" in message
     assert fedalign("run", toml, "--out", tmp_path / "run") == 2
     assert not (tmp_path / "run").exists()
     data = Federation.from_files(tmp_path, images="image", label="finding", broken_images="leave out")

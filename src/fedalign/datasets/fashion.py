@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import math
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar
@@ -15,6 +12,7 @@ from pydantic import Field
 
 from fedalign.data.downloads import About
 from fedalign.errors import UserError
+from fedalign.ingest.formats.idx import read_idx
 from fedalign.inputs import Images, Scaling
 from fedalign.randomness import numpy_generator
 from fedalign.types import Examples, Pool
@@ -38,7 +36,6 @@ CLASSES = (
     "bag",
     "ankle boot",
 )
-COUNTS = (60_000, 10_000)
 SIDE = 28
 
 
@@ -69,8 +66,7 @@ class Fashion:
         if not self.present(folder):
             self.fetch(folder)
         images, labels, tested, test_labels = (
-            read_idx(folder / FOLDER / name, (count, *((SIDE, SIDE) if "images" in name else ())))
-            for name, count in zip(FILES, (COUNTS[0], COUNTS[0], COUNTS[1], COUNTS[1]), strict=True)
+            read_idx(folder / FOLDER / name, 3 if "images" in name else 1) for name in FILES
         )
         order = numpy_generator("fashion", "validation").permutation(len(images))
         aside = round(len(images) * self.validation)
@@ -87,24 +83,10 @@ class Fashion:
         )
 
 
-def read_idx(path: Path, shape: tuple[int, ...]) -> np.ndarray:
-    """The bytes of an idx file, which must have this shape."""
-    fix = "copy it again from its source"
-    size = math.prod(shape)
-    try:
-        with gzip.open(path) as stream:
-            head = stream.read(4 + 4 * len(shape))
-            content = stream.read(size + 1)
-    except (OSError, EOFError, zlib.error) as error:
-        raise UserError(f"{path} cannot be read ({error}); {fix}") from error
-    expected = bytes([0, 0, 8, len(shape)]) + b"".join(side.to_bytes(4, "big") for side in shape)
-    if head != expected or len(content) != size:
-        raise UserError(f"{path} is no idx file of {' x '.join(f'{side:,}' for side in shape)} bytes; {fix}")
-    return np.frombuffer(content, dtype=np.uint8).reshape(shape)
-
-
 def examples(images: np.ndarray, labels: np.ndarray, inputs: Images) -> Examples:
     """The images with all their labels known."""
+    if images.shape != (len(labels), SIDE, SIDE):
+        raise UserError(f"{len(labels):,} labels and images {images.shape} do not fit together; copy the files again")
     if labels.max(initial=0) >= len(CLASSES):
         raise UserError(f"a label of Fashion-MNIST is {labels.max()}, but there are ten classes; copy the files again")
     y = torch.zeros(len(labels), len(CLASSES))

@@ -27,7 +27,20 @@ from fedalign.inputs.shape import Shape
 from fedalign.inputs.text import UNKNOWN, Text, TextSettings, count_vocabulary, shared_vocabulary
 
 SHARED = frozenset(
-    {"discover", "frames", "input_kind", "padding", "pixels", "profile", "raw", "scaled", "scaling", "shape", "words"}
+    {
+        "discover",
+        "frames",
+        "image_checks",
+        "input_kind",
+        "padding",
+        "pixels",
+        "profile",
+        "raw",
+        "scaled",
+        "scaling",
+        "shape",
+        "words",
+    }
 )  # modules that are no kinds
 
 __all__ = [

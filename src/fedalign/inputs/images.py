@@ -13,9 +13,9 @@ from pydantic import Field
 from torch import Tensor
 
 from fedalign.errors import UserError, printable
-from fedalign.inputs import pixels
+from fedalign.inputs import image_checks, pixels
 from fedalign.inputs.input_kind import Reader
-from fedalign.inputs.profile import FilesProfile, Guess
+from fedalign.inputs.profile import FilesProfile, Guess, PartyRows
 from fedalign.inputs.raw import Raw
 from fedalign.inputs.scaled import FEW, ScaledNumbers
 from fedalign.inputs.scaling import Moments, Scaling
@@ -72,7 +72,7 @@ class ImageReader(Reader):
                     found[row] = pixels.from_file(batch.folder / name, (size, size), name)
             except pixels.BrokenImageError as error:
                 if self.stop:
-                    hint = "or leave out the rows of broken files with dataset.broken_images = 'leave out'"
+                    hint = "or leave out broken files with dataset.broken_images = 'leave out' (predict: --skip-empty)"
                     batch.problem(row, self.column, f"{error}, {hint}")
         return found
 
@@ -117,6 +117,10 @@ class Images(ScaledNumbers):
     @classmethod
     def raw(cls, rows: Any, names: tuple[str, ...], missing: Sequence[str]) -> tuple[Raw, tuple[str, ...]]:
         return pixels.from_memory(rows, (SIZE, SIZE)), ()
+
+    @classmethod
+    def remarks(cls, rows: Sequence[PartyRows], columns: Any) -> list[str]:
+        return image_checks.remarks(rows, columns.images)
 
     # --- what parties agree on --------------------------------------------------------------------------------------
 

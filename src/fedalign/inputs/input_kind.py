@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from fedalign.inputs.profile import FilesProfile, Guess
+from fedalign.inputs.profile import FilesProfile, Guess, PartyRows
 from fedalign.inputs.raw import Raw
 from fedalign.inputs.scaling import Scaling, Stored
 from fedalign.inputs.shape import Shape
@@ -105,6 +105,11 @@ class InputKind(Stored):
     def raw(cls, rows: Any, names: tuple[str, ...], missing: Sequence[str]) -> tuple[Raw, tuple[str, ...]]:
         """Raw rows from rows in memory, and the names of their features or channels; `names` are those of a data frame.
         Raises TypeError or ValueError if they do not fit together."""
+
+    @classmethod
+    def remarks(cls, rows: Sequence[PartyRows], columns: Any) -> list[str]:
+        """What `fedalign check` notes about the rows of all parties, one sentence per entry."""
+        return []
 
     # --- what parties agree on before the first round --------------------------------------------------------------
 
