@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 SERVER_ONLY = ("path", "parties", "client", "test_file", "aliases")  # of the data set's options
 AT_ONCE = 2  # thresholds per class of a method that decides by its own: the method's, and 0.5
 # what decides what is read and what leaves
-BINDING = ("algorithm", "dataset", "encoder", "training", "thresholds", "privacy")
+BINDING = ("algorithm", "dataset", "encoder", "training", "thresholds", "rounds", "privacy")
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 # seconds after which a refused node is asked again, because its party may have fixed the cause; doubled each time,
 # because all parties wait for its reply
 RETRY = 30.0
-PAUSE, LONGEST = 0.5, 3.0  # seconds between polls for replies or nodes, growing, because each poll costs both sides
+PAUSE, LONGEST = 0.05, 0.5  # seconds between polls for replies or nodes, growing, because each poll costs both sides
 Log = Callable[[str], None]
 
 
