@@ -63,6 +63,7 @@ class Server:
 
 
 def receipts(folder: Path) -> list[dict[str, Any]]:
+    assert verify(folder).problems == ()  # the chain holds
     return [json.loads(line) for line in (folder / "receipt.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
