@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedalign.encoders.convnet import ConvNetEncoder
+from fedalign.encoders.efficientnet_lite0 import EfficientNetEncoder
 from fedalign.encoders.mlp import MlpEncoder
 from fedalign.encoders.pixels import PixelsEncoder
 from fedalign.encoders.random_features import RandomFeaturesEncoder
@@ -106,10 +107,10 @@ class ImageGraph(nn.Module):
     mean: Tensor
     sd: Tensor
 
-    def __init__(self, model: Model, encoder: ConvNetEncoder | PixelsEncoder) -> None:
+    def __init__(self, model: Model, encoder: ConvNetEncoder | PixelsEncoder | EfficientNetEncoder) -> None:
         super().__init__()
         self.head, self.task = model.network.label_encoder, model.task
-        self.encode = encoder.features if isinstance(encoder, PixelsEncoder) else encoder
+        self.encode = encoder if isinstance(encoder, ConvNetEncoder) else encoder.features
         self.encoder = encoder
         self.scaled = register_scaling(self, model)
 
@@ -202,10 +203,11 @@ def _graph(model: Model, encoder: nn.Module) -> nn.Module:
         return TfIdfGraph(model, encoder)
     if isinstance(encoder, RocketEncoder):
         return RocketGraph(model, encoder)
-    if isinstance(encoder, ConvNetEncoder | PixelsEncoder):
+    if isinstance(encoder, ConvNetEncoder | PixelsEncoder | EfficientNetEncoder):
         return ImageGraph(model, encoder)
     raise UserError(
-        f"export to ONNX knows the encoders transformer, mlp, tfidf, rocket, random_features, pixels and convnet, not "
+        f"export to ONNX knows the encoders transformer, mlp, tfidf, rocket, random_features, pixels, convnet and "
+        f"efficientnet-lite0, not "
         f"{type(encoder).__name__}"
     )
 
