@@ -21,19 +21,19 @@ from fedalign.randomness import numpy_generator
 from fedalign.runs import experiment
 
 SMALL = (
-    "encoder.dim=32",
-    "encoder.heads=2",
+    "encoder.dim=64",
     "encoder.feedforward=32",
+    "encoder.dropout=0.1",
     "training.epochs=3",
-    "training.lr=0.004",
+    "training.lr=0.003",
     "engine.workers=1",
 )
 SETTINGS: dict[str, tuple[str, int, tuple[str, ...]]] = {  # preset, rounds, changes
-    "R8-8, one party per round": ("r8-8", 20, ("clients_per_round=1",)),
-    "R8-8": ("r8-8", 10, ()),
-    "OHSUMED-10": ("ohsumed-10", 10, ()),
-    "DSADS-8": ("dsads-8", 10, ()),
-    "ES-25": ("es-25", 5, ()),
+    "R8-8": ("r8-8", 12, SMALL),
+    "ES-25": ("es-25", 15, ("training.epochs=2", "engine.workers=1")),
+    "DSADS-8": ("dsads-8", 10, SMALL),
+    "OHSUMED-10": ("ohsumed-10", 10, SMALL),
+    "R8-8, one party per round": ("r8-8", 24, (*SMALL, "clients_per_round=1")),
 }
 SOURCES = ("counts", "sentence", "adapter", "permuted", "random")
 SEEDS = (4321, 4322, 4323)
@@ -53,7 +53,7 @@ def permuted(names: list[str], seed: int, path: Path) -> Path:
 
 def changes(setting: str, source: str, seed: int, folder: Path) -> list[str]:
     preset, _, more = SETTINGS[setting]
-    found = [*SMALL, *more]
+    found = list(more)
     if source == "counts":
         return found
     if source == "adapter":
