@@ -12,7 +12,7 @@ from rich.markup import escape
 
 from fedalign.cli._default_command import StartGroup
 from fedalign.cli._json import answer
-from fedalign.deploy.formats import Format
+from fedalign.deploy.formats import PAGE, Format
 from fedalign.errors import UserError
 from fedalign.runs.display import output, screen, suggest, typed
 
@@ -28,6 +28,7 @@ group = typer.Typer(
 )
 Folder = Annotated[Path, typer.Argument(help="A folder that fedalign party join wrote.")]
 Approve = Annotated[str, typer.Option(metavar="DIGEST", help="Approve what leaves, without a question.")]
+Where = Annotated[str, typer.Option(metavar="HOST:PORT", help=PAGE)]
 Lines = Annotated[Format, typer.Option(help="Lines for people or for programs.")]
 
 
@@ -46,6 +47,7 @@ def join(
     approve: Approve = "",
     start: Annotated[bool, typer.Option("--start", help="Take part at once; waits until the key is admitted.")] = False,
     log_format: Lines = Format.TEXT,
+    page: Where = "127.0.0.1:0",
 ) -> None:
     """Join a run: show what will leave, make this party's private key here, print its public key."""
     from fedalign.deploy.consent import consent_for
@@ -77,7 +79,7 @@ def join(
     output.print(f"  {escape(typed('fedalign server admit KIT', own, made.key))}", soft_wrap=True)
     sys.stdout.flush()
     if start:
-        run(made, log_format)
+        run(made, log_format, page)
     else:
         suggest("fedalign party", place)
 
@@ -104,7 +106,7 @@ def agree(consent: Consent, approve: str) -> None:
 
 
 @group.command()
-def start(folder: Folder, approve: Approve = "", log_format: Lines = Format.TEXT) -> None:
+def start(folder: Folder, approve: Approve = "", log_format: Lines = Format.TEXT, page: Where = "127.0.0.1:0") -> None:
     """Connect to the server and take part until stopped; connects again when the server was away."""
     from fedalign.deploy.party import PartyFolder
     from fedalign.engines.flower import require_flower
@@ -115,15 +117,15 @@ def start(folder: Folder, approve: Approve = "", log_format: Lines = Format.TEXT
         agree(own.consent(), approve)
         own = replace(own, approved=approve)
         own.write()
-    run(own, log_format)
+    run(own, log_format, page)
 
 
-def run(own: PartyFolder, log_format: Format) -> None:
+def run(own: PartyFolder, log_format: Format, page: str) -> None:
     from fedalign.deploy.logs import Log
     from fedalign.deploy.party import take_part
 
     (own.folder / "logs").mkdir(mode=0o700, exist_ok=True)
-    take_part(own, Log(own.folder / "logs" / "party.log", log_format))
+    take_part(own, Log(own.folder / "logs" / "party.log", log_format), page)
 
 
 @group.command()

@@ -10,7 +10,7 @@ from rich.markup import escape
 
 from fedalign.cli._default_command import StartGroup
 from fedalign.cli._json import answer
-from fedalign.deploy.formats import Format
+from fedalign.deploy.formats import PAGE, Format
 from fedalign.runs.display import output, suggest
 
 ORDER = 11
@@ -32,6 +32,7 @@ def start(
     kit: Kit,
     out: Annotated[Path | None, typer.Option(help="The run's folder; default KIT/run.")] = None,
     log_format: Annotated[Format, typer.Option(help="Lines for people or for programs.")] = Format.TEXT,
+    page: Annotated[str, typer.Option(metavar="HOST:PORT", help=PAGE)] = "127.0.0.1:0",
     on_disk: Annotated[
         bool, typer.Option("--on-disk", help="Keep the SuperLink's messages in KIT/state.db instead of memory: slower.")
     ] = False,
@@ -46,7 +47,7 @@ def start(
     found = ServerKit.read(kit)
     folder = out or kit / "run"
     (kit / "logs").mkdir(mode=0o700, exist_ok=True)
-    result = serve(found, Log(kit / "logs" / "server.log", log_format), folder, not on_disk)
+    result = serve(found, Log(kit / "logs" / "server.log", log_format), folder, page, not on_disk)
     if result is None:
         raise typer.Exit(1)
     answer({"run": folder, "rounds": result.get("rounds")})

@@ -1,8 +1,10 @@
-"""The two forms of a log."""
+"""The two forms of a log, and an option that both sides have."""
 
 from __future__ import annotations
 
 from enum import StrEnum
+
+PAGE = "Where to show the live page, health and metrics; port 0 is any free one; empty for none."
 
 
 class Format(StrEnum):

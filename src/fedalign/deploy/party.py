@@ -9,6 +9,7 @@ import secrets
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from fedalign import config as configs
 from fedalign.config import Config
@@ -17,7 +18,9 @@ from fedalign.deploy.invitation import Invitation
 from fedalign.deploy.keys import make_key
 from fedalign.deploy.launch import BELL_FILE, STATE_FILE
 from fedalign.deploy.logs import Log, from_flower
+from fedalign.deploy.page import Page
 from fedalign.deploy.supervisor import Child, StoppedError, environment, free_port, stopped_by_signals
+from fedalign.deploy.watching import Receipts
 from fedalign.errors import UserError
 from fedalign.flower import preflight
 from fedalign.system.files import PRIVATE, write_atomically
@@ -106,6 +109,7 @@ class PartySide:
     connected: bool = False
     read: int = 0  # bytes of the worker's log that were shown
     port: int = field(default_factory=free_port)
+    leaves: list[str] = field(default_factory=list)  # what was approved, for the page
 
     def __post_init__(self) -> None:
         folder = self.own.folder.resolve()
@@ -127,6 +131,7 @@ class PartySide:
         work = ["party", "--address", f"127.0.0.1:{self.port}", "--secret-file", str(secret), "--bell", str(bell)]
         self.node = Child("SuperNode", "supernode", node, folder, folder / "logs/supernode.log", env)
         self.worker = Child("worker", "worker", work, folder, folder / "logs/worker.log", env)
+        self.receipts = Receipts(folder / "memory" / self.own.name / "receipt.jsonl")
 
     def say(self, text: str, level: str = "info") -> None:
         """Reports a state of the connection once."""
@@ -197,12 +202,19 @@ class PartySide:
                 if found is not None and found[0] == "error":
                     self.log(found[1].removeprefix("error: "), "error")
 
+    def shown(self) -> dict[str, Any]:
+        """Returns what the page shows."""
+        self.receipts.read()
+        state = self.said or "starting"
+        about = {"side": "party", "name": self.own.name, "healthy": self.connected, "state": state}
+        return {**about, "leaves": self.leaves, "receipts": self.receipts.last, "log": self.log.recent[-40:]}
+
     def stop(self) -> None:
         self.worker.stop()
         self.node.stop()
 
 
-def take_part(own: PartyFolder, log: Log) -> None:
+def take_part(own: PartyFolder, log: Log, page: str = "") -> None:
     """Runs the party's side until it is stopped."""
     found = own.consent()
     if found.digest != own.approved:
@@ -210,9 +222,12 @@ def take_part(own: PartyFolder, log: Log) -> None:
             f"what would leave this party is {found.digest}, and {own.approved or 'nothing'} was approved; read it "
             f"with fedalign party show {own.folder} and start with --approve {found.digest}"
         )
-    side = PartySide(own, log)
+    side = PartySide(own, log, leaves=found.lines())
+    shown = Page(page, side.shown, own.folder / "state" / "page") if page else None
     try:
         with stopped_by_signals():
+            if shown is not None:
+                log(f"page: {shown.url}")
             side.worker.start()  # imports while the connection is made
             side.read = side.worker.log.stat().st_size
             while True:
@@ -222,3 +237,5 @@ def take_part(own: PartyFolder, log: Log) -> None:
         log(f"stopped by {signal}")
     finally:
         side.stop()
+        if shown is not None:
+            shown.close()

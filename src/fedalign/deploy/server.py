@@ -8,12 +8,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import httpx
+
 from fedalign.deploy.control import Control, NodeState
 from fedalign.deploy.keys import public_key
 from fedalign.deploy.kit import ServerKit
 from fedalign.deploy.launch import SECRET_FILE
 from fedalign.deploy.logs import Log, from_flower
+from fedalign.deploy.page import Page
 from fedalign.deploy.supervisor import Child, StoppedError, environment, stopped_by_signals, wait_for
+from fedalign.deploy.watching import Receipts, Rounds
 from fedalign.errors import UserError
 from fedalign.flower import preflight
 from fedalign.flower.roster import StoredRoster
@@ -59,6 +63,7 @@ class ServerSide:
         work += ["--root-certificates", str(certificates / "ca.crt")]
         self.link = Child("SuperLink", "superlink", link, kit.folder, logs / "superlink.log", env)
         self.worker = Child("worker", "worker", work, kit.folder, logs / "worker.log", env)
+        self.receipts, self.rounds = Receipts(self.out / "receipt.jsonl"), Rounds(self.out)
 
     # --- processes --------------------------------------------------------------------------------------------------
 
@@ -139,6 +144,22 @@ class ServerSide:
             names = set(StoredRoster.read(self.out).parties)
         return names - set(self.kit.dropped())
 
+    def shown(self) -> dict[str, Any]:
+        """Returns what the page shows."""
+        self.receipts.read()
+        rounds = self.rounds.read()
+        names = sorted({*self.kit.parties, *self.keys})
+        parties = []
+        for name in names:
+            messages, size = self.receipts.sent.get(name, [0, 0])
+            entry = {"name": name, "admitted": name in self.keys, "online": name in self.online}
+            counts = {"messages": messages, "bytes": size, "refused": self.rounds.refused.get(name, 0)}
+            parties.append({**entry, **counts})
+        state = f"round {len(rounds)} is done" if rounds else f"waiting for {self.waiting or 'the first round'}"
+        healthy = self.link.running and self.worker.running
+        about = {"side": "server", "name": self.kit.address, "healthy": healthy, "state": state}
+        return {**about, "parties": parties, "rounds": rounds, "log": self.log.recent[-40:]}
+
     def missing(self) -> str:
         """Returns for whom the run waits, and why; empty once all are here."""
         reasons = [
@@ -152,11 +173,16 @@ class ServerSide:
     def begin(self) -> None:
         assert self.control is not None
         resume = (self.out / "parties.json").is_file()
-        settings: dict[str, Any] = {"out": str(self.out.resolve()), "parties": len(self.needed()), "resume": resume}
+        settings: dict[str, Any] = {"out": str(self.out.resolve()), "resume": resume, "packed": True}
+        settings["parties"] = len(self.needed())
         if self.kit.dropped():
             settings["dropped"] = ";".join(self.kit.dropped())
         self.mistake = ""
-        self.run = self.control.start_run(self.kit.folder / "app", settings)
+        try:
+            self.run = self.control.start_run(self.kit.folder / "app", settings)
+        except httpx.HTTPStatusError as error:
+            reason = " ".join(error.response.text.split())[:200]
+            raise UserError(f"the SuperLink refused the run ({reason}); make a new kit with this version") from error
         self.attempts += 1
         self.control.follow(self.run, self.heard)
         self.log("the run resumes" if resume else "the run begins")
@@ -194,16 +220,23 @@ class ServerSide:
         """Runs until there is a result; returns it."""
         while True:
             self.watch()
-            if self.control is not None:
-                if self.kit.admitted() != self.keys:
-                    self.register()
-                if time.monotonic() - self.looked > LOOK[self.run is not None]:
-                    self.look()
-                if self.run is None:
-                    self.wait_or_begin()
-                elif self.finished():
+            try:
+                if self.control is not None and self.step():
                     return dict(json.loads((self.out / "result.json").read_text(encoding="utf-8")))
+            except httpx.TransportError as error:  # the SuperLink is busy or died, which the next look shows
+                self.log(f"the SuperLink does not answer ({type(error).__name__})", "warning")
             time.sleep(TICK)
+
+    def step(self) -> bool:
+        """Does what is due while the SuperLink runs; returns whether there is a result."""
+        if self.kit.admitted() != self.keys:
+            self.register()
+        if time.monotonic() - self.looked > LOOK[self.run is not None]:
+            self.look()
+        if self.run is None:
+            self.wait_or_begin()
+            return False
+        return self.finished()
 
     def wait_or_begin(self) -> None:
         missing = self.missing()
@@ -227,14 +260,17 @@ def check_free(kit: ServerKit, out: Path) -> None:
     preflight.can_listen(kit.address)
 
 
-def serve(kit: ServerKit, log: Log, out: Path, in_memory: bool = True) -> dict[str, Any] | None:
+def serve(kit: ServerKit, log: Log, out: Path, page: str = "", in_memory: bool = True) -> dict[str, Any] | None:
     """Runs the server's side. Returns the result, or None if it was stopped before there was one."""
     with kit.running():
         check_free(kit, out)
         side = ServerSide(kit, log, out, in_memory)
+        shown = Page(page, side.shown, kit.folder / "secrets" / "page") if page else None
         try:
             with stopped_by_signals():
                 log(f"listening on {kit.address}")
+                if shown is not None:
+                    log(f"page: {shown.url}")
                 side.start()
                 return side.loop()
         except StoppedError as signal:
@@ -242,3 +278,5 @@ def serve(kit: ServerKit, log: Log, out: Path, in_memory: bool = True) -> dict[s
             return None
         finally:
             side.stop()
+            if shown is not None:
+                shown.close()

@@ -114,7 +114,7 @@ def forked(given: argparse.Namespace, token: str, certificates: bytes | None) ->
     pid = os.fork()
     if pid:
         return pid
-    code = 1
+    code, began, spent = 1, time.monotonic(), time.process_time()
     try:
         if given.side == "party":
             answer_message(given.address, token, certificates)
@@ -126,6 +126,8 @@ def forked(given: argparse.Namespace, token: str, certificates: bytes | None) ->
     except BaseException as error:
         sys.stderr.write(f"error: {type(error).__name__}: {error}\n")
     finally:
+        cpu = time.process_time() - spent
+        sys.stdout.write(f"task ended with {code} after {time.monotonic() - began:.2f} s, {cpu:.2f} s of them CPU\n")
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)

@@ -172,6 +172,8 @@ def write_kit(folder: Path, config: Config, parties: Sequence[str], host: str, p
         new_classes="refuse",
         evaluate_every=5,
         approved="",
+        packed=False,
+        dropped="",
         trial=False,
     )
     write_flower_home(folder / "flower-home", f"{host}:{port}", folder / "certificates" / "ca.crt")
