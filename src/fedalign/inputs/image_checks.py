@@ -15,7 +15,7 @@ from fedalign.inputs.profile import PartyRows
 SHOWN = 3  # names in a message
 BITS, BANDS = 64, 4  # of a perceptual hash; two hashes that differ in fewer bits than bands have an equal band
 NEAR = BANDS - 1  # bits that may differ
-SIMILAR = 0.02  # mean difference of the pixels of two images that are nearly equal
+SIMILAR = 0.01  # mean difference of the pixels of two images that are nearly equal
 PLAIN = 1.5 / 255  # largest difference of the pixels of an image of one colour
 
 
@@ -30,7 +30,8 @@ def remarks(rows: Sequence[PartyRows], column: str) -> list[str]:
             many = f"{len(one_colour):,} images have" if len(one_colour) > 1 else "one image has"
             shown = _listed([names[-1].get(place, _row(one, place)) for place in one_colour.tolist()])
             found.append(f"{many} one colour only ({shown}); remove them if they show nothing")
-        found += _sizes(one, paths)
+        there = ~np.isnan(_array(one)).any((1, 2, 3))
+        found += _sizes(one, {place: path for place, path in paths.items() if there[place]})
     return found + _copies(rows, names)
 
 
