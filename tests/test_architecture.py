@@ -16,7 +16,7 @@ PACKAGE = Path(fedalign.__file__).parent
 ROOT = PACKAGE.parents[1]
 ORDER = [  # a package imports only from its own line or lines above it
     {"errors", "types", "randomness", "system"},
-    {"registry", "inputs"},
+    {"registry", "inputs", "privacy"},
     {"labels", "learning", "presets"},
     {"algorithms", "encoders", "data", "ingest"},
     {"config", "datasets", "inference"},

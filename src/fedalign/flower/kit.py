@@ -40,6 +40,10 @@ def for_parties(config: Config) -> Config:
 
 def write_app(folder: Path, config: Config, **settings: str | int | float | bool) -> Path:
     """Writes the app folder for `flwr run`: two small files that include the run's configuration."""
+    if config.labels.adapter:
+        raise UserError("labels.adapter is for runs on one machine so far; remove it to deploy")
+    if config.privacy.on or config.privacy.secure_sums:
+        raise UserError("[privacy] is for runs on one machine so far; remove it to deploy")
     folder.mkdir(parents=True, exist_ok=True)
     project = {
         "build-system": {"requires": ["hatchling"], "build-backend": "hatchling.build"},

@@ -24,6 +24,7 @@ from fedalign.ingest.offer import Agreement
 from fedalign.learning import metrics, scoring
 from fedalign.learning.algorithm import Algorithm
 from fedalign.learning.local_training import ModelPair, train_client
+from fedalign.privacy.secure_sums.identity import Identity
 from fedalign.runs import experiment
 from fedalign.system.files import stem, write_atomically
 from fedalign.types import Arrays, Examples, Federation, Party, Sequences, Server, size_of
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 SERVER_ONLY = ("path", "parties", "client", "test_file", "aliases")  # of the data set's options
 AT_ONCE = 2  # thresholds per class of a method that decides by its own: the method's, and 0.5
 # what decides what is read and what leaves
-BINDING = ("algorithm", "dataset", "encoder", "training", "thresholds", "rounds")
+BINDING = ("algorithm", "dataset", "encoder", "training", "thresholds", "rounds", "privacy")
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class PartySetup:
             check_bound(config, Path(str(node["config"])).expanduser())
         if "data" in node:
             data = Path(str(node["data"])).expanduser()
-            if not data.is_file():
+            if not data.exists():
                 raise UserError(f"there is no file {data}; check data= in --node-config")
             name = str(node.get("party", stem(data)))
             return cls(config, data, name, Path(str(node.get("memory", data.parent / ".fedalign"))) / name)
@@ -73,7 +74,9 @@ class PartySetup:
             return self.read().parts(agreed)
         path = self.folder / "rows.safetensors"
         source = [str(self.data.resolve()), self.name, fedalign.__version__, configs.as_table(self.config)]
-        mark = cache.fingerprint(self.data.parent, json.dumps([*source, agreed.model_dump_json()]), [self.data])
+        mark = cache.fingerprint(
+            self.data.parent, json.dumps([*source, agreed.model_dump_json()]), cache.files_of(self.data)
+        )
         found = cache.kept(path, mark, lambda: Prepared(flat(self.read().parts(agreed))), private=True)
         return unflat(found.arrays)
 
@@ -155,7 +158,10 @@ def answer(kind: str, content: RecordDict, text: str, node: Mapping[str, Any]) -
 
     torch.set_num_threads(1)
     setup = PartySetup.from_node(text, node)
-    messages.keep_receipt(setup.folder, "in", kind, "server", content)
+    identity = Identity.of_folder(setup.folder)
+    messages.keep_receipt(setup.folder, "in", kind, "server", content, identity=identity)
+    if setup.config.privacy.on or setup.config.privacy.secure_sums:
+        raise UserError("[privacy] is for runs on one machine so far; nothing is sent, remove it to deploy")
     reply = Records()
     if kind == "offer":
         offered = setup.read().offer().model_dump_json()
@@ -168,7 +174,7 @@ def answer(kind: str, content: RecordDict, text: str, node: Mapping[str, Any]) -
         (train if kind == "train" else score)(setup, algorithm, models, parts, content, reply)
         echo = {key: content["task"][key] for key in ("run", "round", "nonce")}
         messages.put_text(reply, "echo", {**echo, "party": setup.name})
-    messages.keep_receipt(setup.folder, "out", kind, "server", reply)
+    messages.keep_receipt(setup.folder, "out", kind, "server", reply, identity=identity)
     return reply
 
 
