@@ -33,6 +33,7 @@ from fedalign.randomness import torch_generator
 from fedalign.runs import protection
 from fedalign.runs.folder import RunFolder
 from fedalign.runs.results import finish
+from fedalign.system import device
 from fedalign.types import Examples, Federation, Pool, Sequences
 
 PRIVATE_FEATURES = 200  # of a feature map with noise: more features have more noise in all
@@ -225,6 +226,8 @@ def run(
         engine = opened or stack.enter_context(options.open(prepared, states))
         engine.on_visit = callbacks.on_visit
         callbacks.on_start(prepared, done)
+        if getattr(options, "device", "cpu") != "cpu" and opened is None:
+            callbacks.on_warning(device.sentence(options.device_for(prepared), config.encoder.name))
         if prepared.algorithm.head == "names" and config.dataset.name != "synthetic":
             for sentence in notices(prepared.federation.label_names, asked, config.labels):
                 callbacks.on_warning(sentence)
