@@ -89,7 +89,10 @@ class DualEncoder(nn.Module):
 
     def arrays(self) -> Arrays:
         """A copy of all weights and persistent buffers."""
-        return {name: value.detach().to(CPU, copy=True) for name, value in self.state_dict().items()}
+        found = {name: value.detach() for name, value in self.state_dict().items()}
+        if self.device == CPU:
+            return {name: value.clone() for name, value in found.items()}
+        return {name: value.to(CPU, copy=True) for name, value in found.items()}
 
     def trainable(self) -> tuple[str, ...]:
         """The names of the arrays that training changes."""
