@@ -16,14 +16,14 @@ PACKAGE = Path(fedalign.__file__).parent
 ROOT = PACKAGE.parents[1]
 ORDER = [  # a package imports only from its own line or lines above it
     {"errors", "types", "randomness", "system"},
-    {"registry", "inputs"},
+    {"registry", "inputs", "privacy"},
     {"labels", "learning", "presets"},
     {"algorithms", "encoders", "data", "ingest"},
     {"config", "datasets", "inference"},
     {"runs", "serve"},
     {"flower"},
     {"engines", "bench"},
-    {"report", "diagnosis", "paper"},
+    {"report", "diagnosis", "paper", "deploy"},
     {"api", "cli", "__main__"},
 ]
 LEVEL = {name: level for level, names in enumerate(ORDER) for name in names}

@@ -17,6 +17,7 @@ from flwr.app import Message
 from fedalign import config as configs
 from fedalign.config import Config, to_toml
 from fedalign.flower import kit, server
+from fedalign.privacy.receipts import verify
 from helpers.commands import ROOT
 from helpers.loopback_grid import LoopbackGrid
 
@@ -63,6 +64,7 @@ class Server:
 
 
 def receipts(folder: Path) -> list[dict[str, Any]]:
+    assert verify(folder).problems == ()  # the chain holds
     return [json.loads(line) for line in (folder / "receipt.jsonl").read_text(encoding="utf-8").splitlines()]
 
 

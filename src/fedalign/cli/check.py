@@ -156,6 +156,10 @@ def print_leaving(found: Preview, path: Path) -> None:
         times = f"{size[0]} thresholds x " if len(size) == 3 else ""
         what = f"{times}{size[-2]} classes x true and false positives and negatives"
         output.print(f"  of its rows for {part}: {what}", soft_wrap=True)
+    if found.privacy:
+        output.print("\n[bold]Differential privacy[/]")
+    for sentence in found.privacy:
+        output.print(f"  {escape(sentence)}", soft_wrap=True)
     output.print("\n[bold]What never leaves[/]")
     for sentence in NEVER:
         output.print(f"  {sentence}", soft_wrap=True)

@@ -19,6 +19,9 @@ def complete_paths(table: dict[str, Any], folder: Path) -> None:
             table[section] = with_program(table[section], folder)
     if isinstance(table.get("labels"), Mapping):
         table["labels"] = _with_label_files(table["labels"], folder)
+    privacy = table.get("privacy")
+    if isinstance(privacy, Mapping) and isinstance(privacy.get("ledger"), str) and privacy["ledger"]:
+        table["privacy"] = {**privacy, "ledger": _absolute(privacy["ledger"], folder)}
     dataset = table.get("dataset")
     if isinstance(dataset, dict) and isinstance(dataset.get("name"), str):
         beside = getattr(find("datasets", dataset["name"]), "beside", None)

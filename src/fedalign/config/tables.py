@@ -16,6 +16,7 @@ from fedalign.data.settings import Partition
 from fedalign.errors import UserError, nearest
 from fedalign.labels.settings import Labels
 from fedalign.learning.settings import Training
+from fedalign.privacy.settings import Privacy
 from fedalign.registry import PLUGINS, Choice, Section, build, explain, option_names
 
 
@@ -37,6 +38,7 @@ class Config(Section):
     partition: Partition = Partition()
     labels: Labels = Labels()
     training: Training = Training()
+    privacy: Privacy = Privacy()
 
 
 def changed(table: Mapping[str, Any], changes: Mapping[str, Any]) -> Config:

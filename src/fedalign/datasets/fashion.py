@@ -49,7 +49,7 @@ class Fashion:
         "70,000 images of 28 x 28, 31 MB",
         "MIT",
         "https://github.com/zalandoresearch/fashion-mnist",
-        f"copy the four idx files into {FOLDER} in the data folder",
+        f"copy the four idx files into {FOLDER}/ of the data folder",
     )
 
     validation: Annotated[float, Field(ge=0, lt=1)] = 0.1  # share of the training images

@@ -111,7 +111,7 @@ class PixelsEncoder(nn.Module):
     @torch.no_grad()
     def forward(self, x: Rows, noise: KeyedRandom | None = None) -> Tensor:
         parts = [self.features(part) for part in _chunks(x)]
-        return torch.cat(parts) if parts else torch.zeros(0, self.dim, device=x.device)
+        return torch.cat(parts) if parts else torch.zeros(0, self.dim, device=self.weight.device)
 
     def features(self, x: Tensor) -> Tensor:
         """(n, dim) of a few images."""

@@ -21,6 +21,8 @@ from pydantic import FailFast, Field, TypeAdapter
 from torch import Tensor
 
 from fedalign.errors import UserError
+from fedalign.privacy import receipts
+from fedalign.privacy.secure_sums.identity import Identity
 from fedalign.types import Arrays, Update, size_of
 
 if TYPE_CHECKING:
@@ -196,10 +198,14 @@ def _entries(noted: dict[str, Any]) -> dict[str, Any]:
 
 
 def keep_receipt(
-    folder: Path, direction: str, kind: str, other: str, content: RecordDict, largest: int | None = None
+    folder: Path,
+    direction: str,
+    kind: str,
+    other: str,
+    content: RecordDict,
+    largest: int | None = None,
+    identity: Identity | None = None,
 ) -> None:
-    """Adds a line to receipt.jsonl: what left this machine, or what came to it."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Adds a line to receipt.jsonl: what left this machine, or what came to it. A party signs with its identity."""
     line = {"direction": direction, "kind": kind, "other": other, "content": receipt(content, largest)}
-    with (folder / "receipt.jsonl").open("a", encoding="utf-8") as stream:
-        stream.write(json.dumps(line) + "\n")
+    receipts.add(folder, line, identity)

@@ -24,6 +24,7 @@ from fedalign.ingest.offer import Agreement
 from fedalign.learning import metrics, scoring
 from fedalign.learning.algorithm import Algorithm
 from fedalign.learning.local_training import ModelPair, train_client
+from fedalign.privacy.secure_sums.identity import Identity
 from fedalign.runs import experiment
 from fedalign.system.files import stem, write_atomically
 from fedalign.types import Arrays, Examples, Federation, Party, Sequences, Server, size_of
@@ -35,7 +36,8 @@ if TYPE_CHECKING:
 
 SERVER_ONLY = ("path", "parties", "client", "test_file", "aliases")  # of the data set's options
 AT_ONCE = 2  # thresholds per class of a method that decides by its own: the method's, and 0.5
-BINDING = ("algorithm", "dataset", "encoder", "training", "thresholds")  # what decides what is read and what leaves
+# what decides what is read and what leaves
+BINDING = ("algorithm", "dataset", "encoder", "training", "thresholds", "rounds", "privacy")
 
 
 @dataclass(frozen=True)
@@ -156,7 +158,10 @@ def answer(kind: str, content: RecordDict, text: str, node: Mapping[str, Any]) -
 
     torch.set_num_threads(1)
     setup = PartySetup.from_node(text, node)
-    messages.keep_receipt(setup.folder, "in", kind, "server", content)
+    identity = Identity.of_folder(setup.folder)
+    messages.keep_receipt(setup.folder, "in", kind, "server", content, identity=identity)
+    if setup.config.privacy.on or setup.config.privacy.secure_sums:
+        raise UserError("[privacy] is for runs on one machine so far; nothing is sent, remove it to deploy")
     reply = Records()
     if kind == "offer":
         offered = setup.read().offer().model_dump_json()
@@ -169,7 +174,7 @@ def answer(kind: str, content: RecordDict, text: str, node: Mapping[str, Any]) -
         (train if kind == "train" else score)(setup, algorithm, models, parts, content, reply)
         echo = {key: content["task"][key] for key in ("run", "round", "nonce")}
         messages.put_text(reply, "echo", {**echo, "party": setup.name})
-    messages.keep_receipt(setup.folder, "out", kind, "server", reply)
+    messages.keep_receipt(setup.folder, "out", kind, "server", reply, identity=identity)
     return reply
 
 

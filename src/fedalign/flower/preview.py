@@ -15,7 +15,11 @@ from fedalign.flower.party_rows import FileRows
 from fedalign.ingest.agree import agree
 from fedalign.ingest.offer import Offer
 from fedalign.learning import metrics
+from fedalign.learning.analytic.private import PrivateAnalytic
+from fedalign.learning.analytic.private_sums import SENSITIVITY
 from fedalign.learning.local_training import labelled_rows
+from fedalign.privacy import NEIGHBOURS, Ledger
+from fedalign.runs.ledgers import beside, in_folder
 from fedalign.types import ArraySpec, ReplySpec
 
 GRID = "validation, once at the end"
@@ -42,6 +46,7 @@ class Preview:
     counts: dict[str, tuple[int, ...]]  # part of the rows -> shape of its counts
     every_round_counts: bool  # the server asks for them after each round
     classes: int
+    privacy: tuple[str, ...] = ()  # the noise that is added, and what the release costs
 
     def table(self) -> dict[str, Any]:
         """For a program."""
@@ -54,11 +59,15 @@ class Preview:
                 "classes": len(self.offer.classes),
             }
             found[f"bytes {when}"] = spec.size
-        return found | {
-            "counts": {name: list(shape) for name, shape in self.counts.items()},
-            "never": list(NEVER),
-            "caveats": list(CAVEATS),
-        }
+        return (
+            found
+            | {
+                "counts": {name: list(shape) for name, shape in self.counts.items()},
+                "never": list(NEVER),
+                "caveats": list(CAVEATS),
+            }
+            | ({"privacy": list(self.privacy)} if self.privacy else {})
+        )
 
 
 def _listed(specs: Mapping[str, ArraySpec]) -> dict[str, Any]:
@@ -85,4 +94,29 @@ def preview(path: Path, config: Config, party: str) -> Preview:
     needs_class_f1 = algorithm.needs_class_f1(agreed.task) and "validation" in parts
     labelled = labelled_rows(parts["train"], agreed.task)
     replies = algorithm.reply_specs(server, parts["train"])
-    return Preview(offered, replies, labelled, shapes, needs_class_f1, len(agreed.label_names))
+    return Preview(
+        offered,
+        replies,
+        0 if isinstance(algorithm, PrivateAnalytic) else labelled,
+        shapes,
+        needs_class_f1,
+        len(agreed.label_names),
+        protection(algorithm, path, config.privacy.ledger, party) if isinstance(algorithm, PrivateAnalytic) else (),
+    )
+
+
+def protection(algorithm: PrivateAnalytic, path: Path, folder: str, party: str) -> tuple[str, ...]:
+    """The noise that a run adds to the sums and the epsilon that it spends, one sentence each."""
+    release = algorithm.release
+    ledger = Ledger(in_folder(folder, party) if folder else beside(path))
+    after = ledger.check(release)
+    limit = "no budget is set" if release.budget is None else f"the budget is {release.budget:g}"
+    return (
+        f"Gaussian noise is added to the sums: {release.multiplier:.4f} times {SENSITIVITY:.4f}, the most that one row "
+        "can change them",
+        f"the release costs epsilon {algorithm.privacy.epsilon:g} at delta {release.delta:g}; {NEIGHBOURS}",
+        f"so far: {ledger.sentence(release.delta)}",
+        f"after this run: epsilon {after:.4f}; {limit}",
+        "the exact counts and statistics listed here are not covered, so a deployment refuses [privacy]; a run on one "
+        "machine sends none of them",
+    )

@@ -176,8 +176,8 @@ def detect_input(
         if column not in taken and (found.words >= DOCUMENT or found.numeric) and not IDENTIFIER.fullmatch(column)
     ]
     check_same_columns(likely, [table for table in tables if not table.channels])
-    options = " or ".join(sorted(f"dataset.{kind.name()}" for kind in kinds()))
+    options = ", ".join(sorted(f"dataset.{kind.name()}" for kind in kinds()))
     raise UserError(
-        f"cannot tell which columns are the input; add --text COLUMN, or write a TOML with {options} "
+        f"cannot tell which columns are the input; add --text COLUMN, or write a TOML with one of {options} "
         f"(all files have {files.listed(files.shared)})"
     )

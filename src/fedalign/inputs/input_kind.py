@@ -49,6 +49,7 @@ class InputKind(Stored):
     kind: str
 
     order: ClassVar[int] = 0  # in which kinds try to recognise rows: the most specific first
+    in_memory: ClassVar[bool] = True  # whether rows in memory can be of this kind
     rows_called: ClassVar[str] = "rows"  # in sentences for users, plural
     encoder: ClassVar[str] = "transformer"  # the trained encoder that suits it
     feature_map: ClassVar[str] = ""  # the fixed encoder that suits it; empty: there is none

@@ -26,14 +26,17 @@ from fedalign.labels.notices import notices
 from fedalign.learning.aggregation import promise
 from fedalign.learning.algorithm import Algorithm
 from fedalign.learning.client_state import ClientStates
-from fedalign.learning.model import DualEncoder, LabelEncoder, random_rows, simplex_rows
+from fedalign.learning.model import AdaptedLabelEncoder, DualEncoder, LabelEncoder, random_rows, simplex_rows
 from fedalign.learning.on_base import OnBase
 from fedalign.learning.rounds import Engine, Plan, Round, rounds
 from fedalign.randomness import torch_generator
+from fedalign.runs import protection
 from fedalign.runs.folder import RunFolder
 from fedalign.runs.results import finish
 from fedalign.system import device
 from fedalign.types import Examples, Federation, Pool, Sequences
+
+PRIVATE_FEATURES = 200  # of a feature map with noise: more features have more noise in all
 
 
 @dataclass(frozen=True)
@@ -109,7 +112,7 @@ def plan(config: Config, data: Federation | None = None) -> Plan:
     if config.thresholds and data.task == "single":
         raise UserError("thresholds are for multi-label data; a single-label row gets its likeliest class")
     config = config.model_copy(update={"labels": choose.resolved(data.label_names, config.labels)})
-    algorithm = algorithm_of(config)
+    algorithm = protection.simulated(algorithm_of(config), config, data)
     config = with_feature_map(config, data.inputs, len(data.label_names))
     return Plan(config, data, algorithm, model(config, data, algorithm.head))
 
@@ -117,6 +120,8 @@ def plan(config: Config, data: Federation | None = None) -> Plan:
 def algorithm_of(config: Config) -> Algorithm:
     """The algorithm of a configuration, on top of the analytic solution if it says so."""
     found: Algorithm = registry.build("algorithms", config.algorithm.name, config.algorithm.options)
+    if config.privacy.on or config.privacy.secure_sums:
+        return protection.protected(found, config)
     if found.base == "none":
         return found
     if found.fixed_features:
@@ -143,6 +148,8 @@ def with_feature_map(config: Config, inputs: InputKind, classes: int) -> Config:
         raise UserError(f"there is no fixed feature map for {inputs.rows_called}; choose another algorithm.name")
     chosen = registry.build("encoders", name, {})
     filled = {key: getattr(chosen, key) for key in registry.option_names(type(chosen))}
+    if config.privacy.on and "features" in filled:
+        filled["features"] = PRIVATE_FEATURES
     found = registry.Choice(name=name, **filled)
     if algorithm.base != "none":
         if config.encoder.name not in registry.names("encoders"):
@@ -159,6 +166,12 @@ def model(config: Config, data: Federation, head: str) -> DualEncoder:
     encoder = options.build(shape, torch_generator(config.seed, "encoder"))
     classes, dim = len(data.label_names), encoder.dim
     stacked = getattr(options, "stacked", False)
+    if config.labels.adapter and head == "names":
+        if stacked:
+            raise UserError("labels.adapter does not go with algorithm.base; remove one of them")
+        adapted = vectors.adapter(data.label_names, dim, config.labels, config.seed)
+        normalised = data.task == "single" if config.labels.normalise is None else config.labels.normalise
+        return DualEncoder(encoder, AdaptedLabelEncoder(*adapted, normalise=normalised), data.task)
     dim -= classes if stacked else 0  # class vectors have an entry for each score
     normalise = False
     if head in ("linear", "rows"):
@@ -198,6 +211,7 @@ def run(
     if resume:
         folder.check_same(config)
     first = prepared.start()  # reports what does not fit before a folder is made
+    protection.check_ledgers(prepared.algorithm)
     if opened is None:
         check_simulated(prepared, callbacks.on_warning)
     if not resume:

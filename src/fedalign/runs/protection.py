@@ -1,0 +1,62 @@
+"""How the section `[privacy]` changes the algorithm of a run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from fedalign.config import Config
+from fedalign.errors import UserError, nearest
+from fedalign.learning.algorithm import Algorithm
+from fedalign.learning.analytic.joint import exposed, require_consent
+from fedalign.learning.analytic.private import PrivateAnalytic, private
+from fedalign.learning.analytic.secure import SecureAnalytic, secure
+from fedalign.privacy.secure_sums.identity import Identity
+from fedalign.runs.ledgers import ledgers
+from fedalign.types import Federation
+
+
+def protected(algorithm: Algorithm, config: Config) -> Algorithm:
+    """The algorithm with noise, with masks, or with both."""
+    asked = config.privacy
+    if asked.on:
+        algorithm = private(algorithm, asked, config.name, config.seed)
+    return secure(algorithm, asked.threshold, asked.consent, config.name) if asked.secure_sums else algorithm
+
+
+def noisy(algorithm: Algorithm) -> PrivateAnalytic | None:
+    """The part of an algorithm that adds noise, if there is one."""
+    inner = algorithm.inner if isinstance(algorithm, SecureAnalytic) else algorithm
+    return inner if isinstance(inner, PrivateAnalytic) else None
+
+
+def simulated(algorithm: Algorithm, config: Config, data: Federation) -> Algorithm:
+    """The algorithm for a run on one machine: with the ledger of every party, and identities made from the seed."""
+    found = noisy(algorithm)
+    if found is not None:
+        if config.thresholds:
+            raise UserError("thresholds = true counts hits on the parties' rows; remove it, or remove privacy.epsilon")
+        found = replace(found, ledgers=ledgers(config, data))
+    if not isinstance(algorithm, SecureAnalytic):
+        return found or algorithm
+    unknown = sorted(set(algorithm.consent) - set(data.label_names))
+    if unknown:
+        raise UserError(
+            f"privacy.consent names {unknown[0]!r}, which is no class{nearest(unknown[0], data.label_names)}"
+        )
+    few = [data.label_names[c] for c in exposed(data.classes, data.task)]
+    require_consent([name for name in few if name not in algorithm.consent])
+    private = tuple(Identity.simulated(config.seed, party.name) for party in data.parties)
+    return replace(
+        algorithm,
+        inner=found or algorithm.inner,
+        label_names=tuple(data.label_names),
+        identities=tuple(one.public for one in private),
+        private=private,
+    )
+
+
+def check_ledgers(algorithm: Algorithm) -> None:
+    """Refuses the run if the ledger of one of its parties does, before anything is written."""
+    found = noisy(algorithm)
+    if found is not None:
+        found.check_ledgers()
