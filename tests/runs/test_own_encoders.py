@@ -14,7 +14,14 @@ from fedalign.runs import experiment
 from fedalign.runs.own_encoders import alone, checked, train_own, trained
 from fedalign.types import Federation
 
-SETTINGS = ["rounds=1", "training.epochs=1", "encoder.dim=16", "partition.clients=3", "clients_per_round=3"]
+SETTINGS = [
+    "rounds=1",
+    "training.epochs=1",
+    "encoder.dim=16",
+    "partition.clients=3",
+    "clients_per_round=3",
+    "dataset.rows=300",
+]
 SMALL = Choice(name="transformer", dim=8, heads=2, feedforward=8)
 
 
