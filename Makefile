@@ -27,7 +27,7 @@ test: $(VENV)/installed-dev
 	$(BIN)/python -m pytest
 
 test-slow: $(VENV)/installed-extras
-	$(BIN)/python -m pytest -m slow -n 2
+	$(BIN)/python -m pytest -m slow -n 3 --no-loadscope-reorder # one of three waits for real Flower processes
 
 test-lowest: pyproject.toml
 	test -x $(VENV)-lowest/bin/python || $(PYTHON) -m venv $(VENV)-lowest

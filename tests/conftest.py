@@ -20,6 +20,14 @@ ROOT = Path(__file__).resolve().parents[1]
 SHARED = ROOT.parent / "shared"
 
 
+WAITING = ("test_network.py", "test_analytic_network.py", "test_readme.py")  # files that wait for other processes
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files that take longest start first, so that no process is left alone with them at the end."""
+    items.sort(key=lambda item: item.path.name not in WAITING)
+
+
 @pytest.fixture(autouse=True)
 def no_sentence_model(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """`labels.source = "auto"` chooses the same source whatever is installed, unless a test asks for the model."""

@@ -23,7 +23,7 @@ ORDER = [  # a package imports only from its own line or lines above it
     {"runs", "serve"},
     {"flower"},
     {"engines", "bench"},
-    {"report", "diagnosis", "paper"},
+    {"report", "diagnosis", "paper", "deploy"},
     {"api", "cli", "__main__"},
 ]
 LEVEL = {name: level for level, names in enumerate(ORDER) for name in names}

@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from fedalign.bench import time_to_f1
 from fedalign.bench.attacks import ATTACKS, AttackedEngine, measure
+from fedalign.cli import bench
 from fedalign.engines.local import Local
+from fedalign.errors import UserError
 from fedalign.learning.rounds import rounds
 from helpers.commands import ROOT
 from helpers.federations import plan, same
@@ -43,3 +46,27 @@ def test_the_benchmark_of_attacks_replaces_the_weights_of_some_clients() -> None
         engine_without.train = lambda server, number, chosen: engine.train(server, number, chosen)[1:]  # type: ignore[method-assign]
         *_, last = rounds(prepared, engine_without, prepared.start())
     assert same(refused[0], last.server.weights)
+
+
+def test_time_to_f1_takes_the_mean_of_three_rounds_and_the_last_score_of_a_method_that_ends() -> None:
+    at_once = time_to_f1.measured(plan("fedavg", rounds=5).config, "FedAvg", 0.0, before=7.0)
+    assert (at_once.rounds, len(at_once.f1)) == (3, 3)
+    assert at_once.reached == at_once.seconds[-1] > at_once.seconds[0] > 7.0
+    never = time_to_f1.measured(plan("fedavg", rounds=5).config, "FedAvg", 100.1, before=0.0)
+    assert (never.reached, never.rounds) == (None, 5)
+    solved = time_to_f1.measured(plan("analytic").config, "analytic", 0.0, before=0.0)
+    assert len(solved.f1) < time_to_f1.WINDOW
+    assert solved.reached == solved.seconds[-1]
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"figure": Path("a.svg")}, "add --to-f1"),
+        ({"figure": Path("a.gif"), "to_f1": 50.0}, r"a\.gif: a figure is drawn as \.svg, \.png or \.pdf"),
+        ({"algorithms": "fedavgg", "to_f1": 50.0}, "unknown method 'fedavgg'"),
+    ],
+)
+def test_bench_refuses_what_it_cannot_draw_before_it_trains(options: dict[str, object], sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        bench.command("synthetic", **options)  # type: ignore[arg-type]

@@ -84,6 +84,7 @@ def test_the_examples_end_as_before(name: str, tmp_path: Path) -> None:
 @same_machine
 @pytest.mark.slow
 @pytest.mark.data
+@pytest.mark.slow
 def test_r8_ends_as_before(real_data: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("FEDALIGN_DATA", str(real_data))
     experiment.run(config.load("r8-8", [], rounds=2), tmp_path / "run")

@@ -31,6 +31,7 @@ def blocks(language: str, page: str = README) -> list[str]:
     return [text for name, text in found if name == language]
 
 
+@pytest.mark.slow
 def test_the_python_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     example = next(block for block in blocks("python") if "Federation" in block)
     (tmp_path / "clinics").symlink_to(ROOT / "examples" / "clinics")

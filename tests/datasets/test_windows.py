@@ -153,6 +153,7 @@ def test_dsads_reads_activity_and_person_from_the_path(folder: Path) -> None:
 
 
 @pytest.mark.data
+@pytest.mark.slow
 def test_the_real_dsads_makes_a_client_of_each_person(real_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if not Dsads().present(real_data):
         pytest.skip("DSADS is not on this machine; see `fedalign datasets`")
@@ -166,6 +167,7 @@ def test_the_real_dsads_makes_a_client_of_each_person(real_data: Path, monkeypat
 
 
 @pytest.mark.data
+@pytest.mark.slow
 def test_the_published_table_of_pamap2_knows_our_names(real_data: Path) -> None:
     path = real_data / "label_graphs" / "pamap2.csv"
     if not path.is_file():

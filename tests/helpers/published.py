@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedalign.datasets import dsads, extrasensory, ohsumed, pamap2
+from fedalign.datasets import dsads, extrasensory, fashion, ohsumed, pamap2
 
 # --- ExtraSensory: a gzipped CSV a user ---------------------------------------------------------------------------
 
@@ -190,10 +190,27 @@ def write_ohsumed(folder: Path, count: int = 120) -> None:
                 path.write_text(f"Title {number}.\n The patients had {' '.join(words)}.\n")
 
 
+def write_fashion(folder: Path, count: int = 20) -> None:
+    """Training images, and ten for testing; the brightness of an image is ten times its class."""
+    here = folder / fashion.FOLDER
+    here.mkdir()
+    for word, many in (("train", count), ("t10k", 10)):
+        labels = (np.arange(many) % 10).astype(np.uint8)
+        write_idx(here / f"{word}-images-idx3-ubyte.gz", np.tile(labels[:, None, None] * 10, (1, 28, 28)))
+        write_idx(here / f"{word}-labels-idx1-ubyte.gz", labels)
+
+
+def write_idx(path: Path, array: np.ndarray) -> None:
+    """A gzipped file of bytes: two zeros, the type 8, the number of dimensions, each of them, the entries."""
+    sizes = b"".join(side.to_bytes(4, "big") for side in array.shape)
+    path.write_bytes(gzip.compress(bytes([0, 0, 8, array.ndim]) + sizes + array.astype(np.uint8).tobytes(), 1))
+
+
 WRITERS = {
     "extrasensory": write_extrasensory,
     "pamap2": write_pamap2,
     "mimic3": write_mimic3,
     "dsads": write_dsads,
     "ohsumed": write_ohsumed,
+    "fashion": lambda folder: write_fashion(folder, 300),
 }

@@ -21,6 +21,7 @@ from fedalign.ingest.offer import Agreement, Offer
 from fedalign.inputs import (
     Features,
     InputKind,
+    Moments,
     Ragged,
     Scaling,
     Series,
@@ -156,3 +157,17 @@ def test_nobody_outside_the_package_asks_which_kind_an_input_is() -> None:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call | ast.Compare):
                 assert not ASKED.search(ast.unparse(node)), f"{path}: {ast.unparse(node)}"
+
+
+def test_a_table_in_single_precision_is_not_copied_and_scales_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = np.random.default_rng(0).normal(5.0, 3.0, size=(500, 37)).astype(np.float32)
+    table[3, 4] = np.nan
+    raw, _ = Features.raw(table, (), ())
+    assert isinstance(raw, np.ndarray)
+    assert np.shares_memory(raw, table)
+    double = table.astype(np.float64)
+    for block in (1, 1000, 4_000_000):  # numbers at once
+        monkeypatch.setattr("fedalign.inputs.scaling.BLOCK", block)
+        assert Moments.of(table) == Moments.of(double)
+    scaling = Scaling.from_moments([Moments.of(table)])
+    assert torch.equal(scaling.apply(table), scaling.apply(double))

@@ -76,10 +76,9 @@ class Crash(BaseException):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", ["fedalign", "fedavg"])
-def test_a_crash_at_any_write_is_harmless(algorithm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crash_at_any_write_is_harmless(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every single write of the run fails once: before it happens, or after the data but before the rename."""
-    config = settings(algorithm, rounds=2)
+    config = settings("fedalign", rounds=2)  # which also writes what its clients remember
     experiment.run(config, tmp_path / "whole")
     real = files.write_atomically
     count = 0

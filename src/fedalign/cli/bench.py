@@ -10,6 +10,7 @@ from rich.markup import escape
 
 from fedalign.cli._complete import presets
 from fedalign.cli._json import answer
+from fedalign.errors import UserError
 from fedalign.runs.display import output, screen, suggest
 
 ORDER = 20
@@ -24,6 +25,12 @@ def command(
     baseline: Annotated[bool, typer.Option(help="Measure the padded baseline too (minutes).")] = True,
     settings: Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override one setting.")] = None,
     out: Annotated[Path | None, typer.Option(help="Also write all figures to this file, as JSON.")] = None,
+    to_f1: Annotated[
+        float | None, typer.Option(min=0, max=100, help="Measure seconds until methods reach this F1, in percent.")
+    ] = None,
+    algorithms: Annotated[str, typer.Option(help="With --to-f1: methods, as in compare.")] = "quick",
+    rounds: Annotated[int | None, typer.Option(min=1, help="With --to-f1: most rounds of a method.")] = None,
+    figure: Annotated[Path | None, typer.Option(help="With --to-f1: draw F1 over seconds to this file.")] = None,
 ) -> None:
     """Measure time, operations and memory of each phase on this machine."""
     import json
@@ -32,6 +39,11 @@ def command(
     from fedalign.bench import measure
     from fedalign.system.files import write_atomically
 
+    if to_f1 is not None:
+        time_to_f1(preset, to_f1, algorithms, rounds, baseline, settings or [], out, figure)
+        return
+    if figure is not None:
+        raise UserError("--figure draws F1 over seconds; add --to-f1, such as --to-f1 83.76")
     config = configs.load(preset, settings or [])
     screen.print(f"measuring fedalign on {escape(preset)} ...")
     found: dict[str, Any] = {"preset": preset, "packed": measure.start("packed", config, client, repeats)}
@@ -44,6 +56,59 @@ def command(
         write_atomically(out, json.dumps(found, indent=1))
         output.print(f"figures: {escape(str(out))}", soft_wrap=True)
     suggest("fedalign run", preset)
+
+
+def time_to_f1(
+    preset: str,
+    target: float,
+    algorithms: str,
+    rounds: int | None,
+    baseline: bool,
+    settings: list[str],
+    out: Path | None,
+    figure: Path | None,
+) -> None:
+    """Trains each method until it reaches the F1, then prints the seconds."""
+    import json
+    from dataclasses import asdict
+
+    from rich.table import Table
+
+    from fedalign import config as configs
+    from fedalign.bench import measure
+    from fedalign.bench import time_to_f1 as timing
+    from fedalign.runs.grid import methods_named
+    from fedalign.system.files import write_atomically
+
+    if figure is not None and figure.suffix not in (".svg", ".png", ".pdf"):
+        raise UserError(f"{figure}: a figure is drawn as .svg, .png or .pdf; choose one of them")
+    names = methods_named([word for word in algorithms.split(",") if word])
+    curves = timing.all_measured(
+        preset, names, target, settings, rounds, timing.start_up(), lambda title: screen.print(f"training {title} ...")
+    )
+    shown = Table(title=f"{escape(preset)}: time to an F1 of {target:g}", title_justify="left")
+    for column in ("method", "seconds", "rounds", "F1"):
+        shown.add_column(column, justify="left" if column == "method" else "right")
+    for curve in curves:
+        seconds = "not reached" if curve.reached is None else f"{curve.reached:.1f}"
+        shown.add_row(escape(curve.method), seconds, str(curve.rounds), f"{curve.end:.2f}")
+    found: dict[str, Any] = {"preset": preset, "target": target, "curves": [asdict(curve) for curve in curves]}
+    slow = next((curve for curve in curves if curve.method == "FedAlign" and curve.reached is not None), None)
+    if baseline and slow is not None:
+        screen.print("measuring a round of the padded baseline, which takes minutes ...")
+        padded = measure.start("padded", configs.load(preset, settings), -1, 1)["phases"]["round"]["seconds"]
+        found["padded"] = {"seconds": padded * slow.rounds, "round": padded}
+        shown.add_row(
+            "FedAlign, padded: one measured round times these", f"{padded * slow.rounds:,.0f}", str(slow.rounds)
+        )
+    output.print(shown)
+    answer(found)
+    if out is not None:
+        write_atomically(out, json.dumps(found, indent=1))
+        output.print(f"figures: {escape(str(out))}", soft_wrap=True)
+    if figure is not None:
+        timing.draw(curves, target, preset, figure)
+        output.print(f"figure: {escape(str(figure))}", soft_wrap=True)
 
 
 def print_table(found: dict[str, Any]) -> None:

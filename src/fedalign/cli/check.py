@@ -113,7 +113,7 @@ def show_what_leaves(path: Path, given: Path | None, party: str) -> None:
     from fedalign.flower.preview import preview
     from fedalign.system.files import stem
 
-    if path.suffix == ".toml" or not path.is_file():
+    if path.suffix == ".toml" or not path.exists():
         raise UserError(f"{path} is not a party's file; --what-leaves reads one such file, for example clinic.csv")
     toml = given or path.parent / config.OWN
     if not toml.is_file():

@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 
 from fedalign.cli._json import answer
-from fedalign.runs.display import output, suggest
+from fedalign.runs.display import note, output, suggest
 
 ORDER = 10
 group = typer.Typer(
@@ -24,7 +24,7 @@ def deploy() -> None:
 
 @group.command()
 def init(
-    folder: Annotated[Path, typer.Argument(help="A new folder for the app, the configuration, certificates and keys.")],
+    folder: Annotated[Path, typer.Argument(help="A new folder for configuration, certificates, invitation.")],
     source: Annotated[
         str, typer.Option("--config", metavar="FILE.toml", help="The run's configuration, as for fedalign run.")
     ],
@@ -33,11 +33,12 @@ def init(
     port: Annotated[int, typer.Option(min=1, max=65535, help="The server's port.")] = 8000,
     settings: Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override one setting.")] = None,
 ) -> None:
-    """Write everything for a first run: the Flower app, trial certificates, keys, and the exact commands."""
+    """Write the server's folder: configuration, trial certificates, an invitation for the parties, the commands."""
     from fedalign import config as configs
+    from fedalign.deploy.kit import ServerKit
     from fedalign.engines.flower import require_flower
     from fedalign.errors import UserError
-    from fedalign.flower import kit
+    from fedalign.flower.kit import for_parties
 
     require_flower()
     names = [name.strip() for name in parties.split(",") if name.strip()]
@@ -49,12 +50,14 @@ def init(
             f"{source} trains on {config.dataset.name!r}, but a deployment needs files; write a TOML for yours with "
             "fedalign init"
         )
-    kit.write_kit(folder, kit.for_parties(config), names, host, port)
-    answer({"folder": folder, "parties": names, "address": f"{host}:{port}"})
-    output.print(
-        f"wrote {escape(str(folder))}; its README.md has the commands for the server and the parties", soft_wrap=True
-    )
-    suggest("cat", folder / "README.md")
+    found = ServerKit.create(folder, for_parties(config), names, host, port)
+    answer({"folder": folder, "parties": names, "address": f"{host}:{port}", "fingerprint": found.fingerprint})
+    if config.dataset.options.get("test_file"):
+        note("test_file stays here: a deployed run is scored on the parties' own rows, a simulation also on that file")
+    output.print(f"wrote {escape(str(folder))}; its README.md has all commands", soft_wrap=True)
+    invitation = folder / "invitation.json"
+    output.print(f"send {escape(str(invitation))} to the parties; fingerprint {found.fingerprint}", soft_wrap=True)
+    suggest("fedalign server", folder)
 
 
 @group.command()
@@ -79,7 +82,7 @@ def check(
         preflight.can_listen(listen)
         answer({"listen": listen, "free": True})
         output.print(f"{escape(listen)} is free")
-        suggest("flower-superlink, as in the README.md that fedalign deploy init wrote")
+        suggest("fedalign server KIT")
         return
     until = preflight.can_reach(server, root_certificates)
     answer({"server": server, "certificate_valid_until": until})

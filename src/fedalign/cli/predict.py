@@ -25,7 +25,10 @@ ORDER = 11
 def command(
     run: Annotated[Path, typer.Argument(help="A run's folder, or one written by export.", autocompletion=runs)],
     source: Annotated[
-        str, typer.Argument(metavar="INPUT", help="CSV, TSV, JSONL, Parquet or NPZ; - for standard input.")
+        str,
+        typer.Argument(
+            metavar="INPUT", help="CSV, TSV, JSONL, Parquet, NPZ or a folder of images; - for standard input."
+        ),
     ],
     out: Annotated[Path | None, typer.Option(help="CSV or JSONL file; default: standard output.")] = None,
     top: Annotated[int, typer.Option(min=1, help="How many classes to list with their probability.")] = 1,
@@ -39,7 +42,9 @@ def command(
         list[str] | None,
         typer.Option(metavar="COLUMN", help="Write this column of the input too; may be given several times."),
     ] = None,
-    skip_empty: Annotated[bool, typer.Option("--skip-empty", help="Skip rows without input.")] = False,
+    skip_empty: Annotated[
+        bool, typer.Option("--skip-empty", help="Skip rows without input, and broken images.")
+    ] = False,
     trust_code: Annotated[
         bool, typer.Option("--trust-code", help="Allow the model to run its own encoder's code.")
     ] = False,
@@ -64,7 +69,8 @@ def command(
     began, done = time.perf_counter(), 0
     with ExitStack() as stack:
         path = _spooled(stack, form) if source == "-" else Path(source)
-        reading = files.reading_of(model, text=text, series=series)
+        leave_out = "leave out" if skip_empty else ""
+        reading = files.reading_of(model, text=text, series=series, broken_images=leave_out)
         kept = files.kept_columns(path, reading, keep or ())
         target = stack.enter_context(files.whole_or_absent(out, io.StringIO() if asked() else sys.stdout))
         write = None

@@ -62,6 +62,11 @@ def fingerprint(folder: Path, version: int | str, sources: Iterable[Path]) -> st
     return digest.hexdigest()
 
 
+def files_of(path: Path) -> list[Path]:
+    """The file itself, or all files in a folder."""
+    return [path] if path.is_file() else [found for found in path.rglob("*") if found.is_file()]
+
+
 def _load(path: Path, mark: str) -> Prepared | None:
     try:
         with safe_open(path, framework="pt") as file:

@@ -146,16 +146,17 @@ def first_message(plan: Plan, client: int) -> dict[str, Any]:
     counts = (party.train.y * party.train.known).sum(0).numpy()
     if "class_sums" in update.extra:
         guessed = update.extra["class_sums"][:, -1].numpy()
-    else:  # the class vectors of a party's own classes move most
+    else:  # the class vectors of a party's own classes move more than others, or less
         before = plan.model.arrays()
         moved = [update.weights[name] - before[name] for name in plan.model.class_arrays if name in update.weights]
         guessed = torch.cat([change.reshape(len(counts), -1) for change in moved], 1).norm(dim=1).numpy()
     found = {"party": party.name, "rows": len(party.train), "masked": False}
     own = counts > 0
     if own.any() and not own.all():
-        found["class_set_auc"] = round(separation(guessed[own], guessed[~own]).auc, 4)
+        auc = separation(guessed[own], guessed[~own]).auc
+        found["class_set_auc"] = round(max(auc, 1 - auc), 4)  # an attacker can try which of the two moves more
     if own.sum() > 2:
-        found["label_counts_correlation"] = round(_correlation(guessed[own], counts[own]), 4)
+        found["label_counts_correlation"] = round(abs(_correlation(guessed[own], counts[own])), 4)
     if "class_sums" in update.extra:
         found["reconstructed_rows"] = reconstructed(plan, party.train, update.extra)
     return found

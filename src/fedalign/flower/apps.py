@@ -53,10 +53,13 @@ def _answer(kind: str, message: Message, context: Context) -> Message:
     """Returns the party's reply. The reason of a failure stays in the party's own log: it may hold a path or a cell."""
     from flwr.app import ConfigRecord, RecordDict
 
+    from fedalign.flower.packing import is_packed, pack
+
     try:
+        from fedalign.flower.packing import unpack
         from fedalign.flower.party import answer
 
-        reply = answer(kind, message.content, str(context.run_config["config"]), dict(context.node_config))
+        reply = answer(kind, unpack(message.content), str(context.run_config["config"]), dict(context.node_config))
     except Exception as error:
         from fedalign.errors import UserError
 
@@ -64,7 +67,7 @@ def _answer(kind: str, message: Message, context: Context) -> Message:
         logging.getLogger("flwr").error("error: %s", error, exc_info=None if mistake else error)
         reason = f"{'it could not answer' if mistake else 'it failed'} ({kind}); its own log says why"
         reply = RecordDict({"failure": ConfigRecord({"reason": reason})})
-    return Message(reply, reply_to=message)
+    return Message(pack(reply) if is_packed(message.content) else reply, reply_to=message)
 
 
 @client_app.query("offer")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -41,6 +40,8 @@ def for_parties(config: Config) -> Config:
 
 def write_app(folder: Path, config: Config, **settings: str | int | float | bool) -> Path:
     """Writes the app folder for `flwr run`: two small files that include the run's configuration."""
+    if config.labels.adapter:
+        raise UserError("labels.adapter is for runs on one machine so far; remove it to deploy")
     if config.privacy.on or config.privacy.secure_sums:
         raise UserError("[privacy] is for runs on one machine so far; remove it to deploy")
     folder.mkdir(parents=True, exist_ok=True)
@@ -160,8 +161,6 @@ def write_kit(folder: Path, config: Config, parties: Sequence[str], host: str, p
             raise UserError(f"party name {party!a} is used as a file name here; use letters, digits, - and _")
     hosts = list(dict.fromkeys([host, "localhost", "127.0.0.1"]))
     write_certificates(folder / "certificates", hosts)
-    for party in parties:
-        write_key(folder / "keys" / party)
     write_app(
         folder / "app",
         config,
@@ -173,6 +172,8 @@ def write_kit(folder: Path, config: Config, parties: Sequence[str], host: str, p
         new_classes="refuse",
         evaluate_every=5,
         approved="",
+        packed=False,
+        dropped="",
         trial=False,
     )
     write_flower_home(folder / "flower-home", f"{host}:{port}", folder / "certificates" / "ca.crt")
@@ -180,55 +181,44 @@ def write_kit(folder: Path, config: Config, parties: Sequence[str], host: str, p
     write_atomically(folder / "README.md", instructions(parties, host, port))
 
 
-ENVIRONMENT = """export FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1
-export FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1 FLWR_HOME=$PWD/flower-home"""
-
-
 def instructions(parties: Sequence[str], host: str, port: int) -> str:
     """Returns the README of the folder."""
-    starts = "\n".join(
-        f"""flower-supernode --root-certificates certificates/ca.crt --superlink {host}:{port} \\
-  --auth-supernode-private-key keys/{party} --port {9200 + number} \\
-  --node-config 'data="/path/of/{party}.csv" party={json.dumps(party)} config="/path/of/config.toml"' &"""
-        for number, party in enumerate(parties)
-    )
-    registers = "\n".join(f"flwr supernode register keys/{party}.pub parties --name {party}" for party in parties)
+    joins = "\n".join(f"fedalign party join invitation.json /path/of/{party}.csv --name {party}" for party in parties)
+    starts = "\n".join(f"fedalign party {party}" for party in parties)
+    admits = "\n".join(f"fedalign server admit . {party} KEY" for party in parties)
     return f"""# A run with parties on their own machines
 
-Run every command in this folder. The certificates are for trials; replace them with those of your organisation. A party
-needs only `certificates/ca.crt`, `config.toml` and its own private key.
+The certificates are for trials; replace them with those of your organisation. On every machine:
+`pip install 'fedalign[flower]'`. The server listens on {host}, port {port}.
 
-On every machine:
+## Server, in this folder
 
-```
-pip install 'fedalign[flower]'
-{ENVIRONMENT}
-```
-
-## Server
+Send `invitation.json` to every party. It holds nothing secret. Then:
 
 ```
-flower-superlink --ssl-ca-certfile certificates/ca.crt --ssl-certfile certificates/server.pem \\
-  --ssl-keyfile certificates/server.key --enable-supernode-auth --host {host} --port {port} --database state.db &
-{registers}
+fedalign server .
+```
+
+Each party sends back the public key that it made. Admit it, while the server runs or before:
+
+```
+{admits}
 ```
 
 ## Each party, on its own machine
 
-Test the connection to the server: `fedalign deploy check --server {host}:{port}`. List what will leave this machine:
-`fedalign check FILE --what-leaves --config config.toml`. With `config` below, the SuperNode refuses a run that would
-read or send anything else. Then start the SuperNode:
+`join` shows what will leave, asks for approval, makes the private key there and prints the public key:
+
+```
+{joins}
+```
+
+Then:
 
 ```
 {starts}
 ```
 
-## Run
-
-```
-flwr run app parties --stream
-```
-
-The run's folder is `run/` in the folder where the SuperLink was started. To resume a run after a crash:
-`flwr run app parties --stream -c 'resume=true'`. To use the model: `fedalign predict run new.csv`.
+The run begins when all parties are connected. Its folder is `run/`. The same commands resume it after a crash. To use
+the model: `fedalign predict run new.csv`.
 """

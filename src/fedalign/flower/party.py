@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 SERVER_ONLY = ("path", "parties", "client", "test_file", "aliases")  # of the data set's options
 AT_ONCE = 2  # thresholds per class of a method that decides by its own: the method's, and 0.5
 # what decides what is read and what leaves
-BINDING = ("algorithm", "dataset", "encoder", "training", "thresholds", "privacy")
+BINDING = ("algorithm", "dataset", "encoder", "training", "thresholds", "rounds", "privacy")
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class PartySetup:
             check_bound(config, Path(str(node["config"])).expanduser())
         if "data" in node:
             data = Path(str(node["data"])).expanduser()
-            if not data.is_file():
+            if not data.exists():
                 raise UserError(f"there is no file {data}; check data= in --node-config")
             name = str(node.get("party", stem(data)))
             return cls(config, data, name, Path(str(node.get("memory", data.parent / ".fedalign"))) / name)
@@ -74,7 +74,9 @@ class PartySetup:
             return self.read().parts(agreed)
         path = self.folder / "rows.safetensors"
         source = [str(self.data.resolve()), self.name, fedalign.__version__, configs.as_table(self.config)]
-        mark = cache.fingerprint(self.data.parent, json.dumps([*source, agreed.model_dump_json()]), [self.data])
+        mark = cache.fingerprint(
+            self.data.parent, json.dumps([*source, agreed.model_dump_json()]), cache.files_of(self.data)
+        )
         found = cache.kept(path, mark, lambda: Prepared(flat(self.read().parts(agreed))), private=True)
         return unflat(found.arrays)
 

@@ -16,6 +16,10 @@ PORT_IN_USE = (98, 48, 10048)  # errno on Linux, macOS and Windows
 EXPIRED, OTHER_NAME = (10,), (62, 64)  # verification codes of OpenSSL
 
 
+class UnreachableError(UserError):
+    """The server does not answer now, but may do so later."""
+
+
 def address(text: str) -> tuple[str, int]:
     """Returns host and port."""
     host, colon, port = text.rpartition(":")
@@ -69,9 +73,9 @@ def can_reach(text: str, certificate: Path) -> str:
             "ca.crt"
         ) from error
     except ssl.SSLError as error:
-        raise UserError(f"{text} does not use TLS; start the SuperLink with certificates") from error
+        raise UnreachableError(f"{text} does not use TLS; start the SuperLink with certificates") from error
     except ConnectionRefusedError as error:
-        raise UserError(f"no program listens at {text}; ask whether the SuperLink is running") from error
+        raise UnreachableError(f"no program listens at {text}; ask whether the SuperLink is running") from error
     except (TimeoutError, OSError) as error:
-        raise UserError(f"{text} cannot be reached ({error}); check the address and the firewall") from error
+        raise UnreachableError(f"{text} cannot be reached ({error}); check the address and the firewall") from error
     return str(found.get("notAfter", ""))

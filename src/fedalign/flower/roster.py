@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -66,7 +66,9 @@ class Roster:
         """Stores the parties and what was agreed, so that a resumed run has the same order."""
         agreed = json.loads(self.agreed.model_dump_json())
         parties = [offer.party for offer in self.offers]
-        table = {"format": FORMAT, "run": self.run, "agreed": agreed, "parties": parties}
+        # the classes stand for a party that is dropped later
+        classes = {offer.party: list(offer.classes) for offer in self.offers}
+        table = {"format": FORMAT, "run": self.run, "agreed": agreed, "parties": parties, "classes": classes}
         write_atomically(self.path(folder), json.dumps(table))
 
     @classmethod
@@ -75,7 +77,8 @@ class Roster:
     ) -> Roster:
         """Returns the roster of a resumed run: the same parties in the same order. Other parties join later."""
         offered = {offer.party: offer for offer in offers}
-        return cls(stored.agreed, [offered[name] for name in stored.parties], stored.run, how, approved)
+        found = [offered[name] if name in offered else stored.gone(name) for name in stored.parties]
+        return cls(stored.agreed, found, stored.run, how, approved)
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,14 @@ class StoredRoster:
     parties: tuple[str, ...]
     run: str
     derived_key: bool  # the run's key was derived from configuration and agreement, as the first version did
+    classes: Mapping[str, Sequence[str]] = field(default_factory=dict)  # party -> the names it annotates
+
+    def gone(self, party: str) -> Offer:
+        """Returns what stands for a party that left: it keeps its number and its classes, and is never asked."""
+        if party not in self.classes:
+            raise UserError(f"this run did not store the classes of {party!a}, so it cannot resume without it")
+        kind = self.agreed.inputs.kind
+        return Offer(party=party, task=self.agreed.task, kind=kind, classes=tuple(self.classes[party]))
 
     @classmethod
     def read(cls, folder: Path) -> StoredRoster:
@@ -105,7 +116,7 @@ class StoredRoster:
         if key is None:
             config = (folder / "config.toml").read_text(encoding="utf-8")
             key = hashlib.sha256((config + agreed.model_dump_json()).encode()).hexdigest()
-        return cls(agreed, parties, key, "run" not in table)
+        return cls(agreed, parties, key, "run" not in table, dict(table.get("classes", {})))
 
 
 def look_alikes(near: Sequence[Near], offers: Sequence[Offer], approved: Sequence[str]) -> Iterator[Near]:

@@ -53,14 +53,17 @@ class Settings:
     new_classes: Literal["refuse", "extend"] = "refuse"  # extend: a party that joins later may add classes
     evaluate_every: Annotated[int, Field(ge=1)] = 5  # rounds
     approved: tuple[str, ...] = ()  # names that look like another party's and are correct
+    dropped: tuple[str, ...] = ()  # parties that left for good, for which a resumed run does not wait
+    packed: bool = False  # every message is sent as one record, as parties with fedalign party understand
     trial: bool = False  # parties are clients of a preset, not files
 
     @classmethod
     def read(cls, run: Mapping[str, Any]) -> Settings:
         known = {key: run[key] for key in cls.__dataclass_fields__ if key in run}
         known["out"] = Path(str(run.get("out", "run")))
-        words = str(run.get("approved", "")).split(";")  # a name may contain a comma
-        known["approved"] = tuple(word.strip() for word in words if word.strip())
+        for key in ("approved", "dropped"):
+            words = str(run.get(key, "")).split(";")  # a name may contain a comma
+            known[key] = tuple(word.strip() for word in words if word.strip())
         try:
             return TypeAdapter(cls).validate_python(known)
         except ValidationError as error:
@@ -72,6 +75,7 @@ def serve(grid: Grid, text: str, run: Mapping[str, Any], log: Log) -> dict[str, 
     settings = Settings.read(run)
     config = configs.from_table(tomllib.loads(text), where="the run's configuration")
     transport = Transport(grid, settings.parties, settings.wait, settings.timeout, log)
+    transport.packed = settings.packed
     stored = StoredRoster.read(settings.out) if settings.resume and Roster.path(settings.out).is_file() else None
     if settings.trial:
         roster, plan = trial(transport, config)
@@ -156,7 +160,8 @@ def reopened(transport: Transport, stored: StoredRoster, config: Config, setting
     folder.check_same(config)
     config = folder.resolved(config)
     files = registry.build("datasets", "files", config.dataset.options)
-    roster = Roster.resumed(stored, transport.gather(stored.parties), files.preparation, settings.approved)
+    present = transport.gather([name for name in stored.parties if name not in settings.dropped])
+    roster = Roster.resumed(stored, present, files.preparation, settings.approved)
     plan = experiment.plan(config, roster.federation)
     if stored.derived_key:
         update_fingerprint(settings.out, plan)

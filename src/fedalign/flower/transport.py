@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from fedalign.errors import UserError
 from fedalign.flower import messages
+from fedalign.flower.packing import pack, unpack
 from fedalign.ingest.agree import check_offer
 from fedalign.ingest.offer import Offer
 from fedalign.labels import names as label_names
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 # seconds after which a refused node is asked again, because its party may have fixed the cause; doubled each time,
 # because all parties wait for its reply
 RETRY = 30.0
-PAUSE, LONGEST = 0.5, 3.0  # seconds between polls for replies or nodes, growing, because each poll costs both sides
+PAUSE, LONGEST = 0.05, 0.5  # seconds between polls for replies or nodes, growing, because each poll costs both sides
 Log = Callable[[str], None]
 
 
@@ -44,6 +45,7 @@ class Transport:
         self.retry_at: dict[int, float] = {}  # node -> time at which it is asked again
         self.retry_after: dict[int, float] = {}  # node -> seconds until then
         self.logged: dict[int, str] = {}  # node -> reason that was logged last
+        self.packed = False  # every message is sent as one record
         self.trial = False  # offers of a preset's clients hold no statistics
         self.places: dict[str, int] = {}  # party -> node
         self.folder: Path | None = None  # of receipts: the run's folder, once it exists
@@ -152,7 +154,9 @@ class Transport:
         if not wanted:
             return {}
         outgoing = [
-            FlowerMessage(content, dst_node_id=node, message_type=kind, ttl=timeout + 60)
+            FlowerMessage(
+                pack(content) if self.packed else content, dst_node_id=node, message_type=kind, ttl=timeout + 60
+            )
             for node, (kind, content) in wanted.items()
         ]
         names = {node: party for party, node in self.places.items()}
@@ -167,11 +171,24 @@ class Transport:
                 # Flower answers for a node that died, so a reply is matched by the message it replies to
                 sender = sent.get(message.metadata.reply_to_message_id)
                 if sender is not None and sender not in found:
-                    found[sender] = failure_of(message) or message
+                    found[sender] = received(message)
             if len(found) < len(sent):
                 time.sleep(min(pause, max(deadline - time.monotonic(), 0)))
                 pause = min(1.5 * pause, LONGEST)
         return {node: found.get(node, NoReply(f"no reply within {timeout:.0f} s")) for node in wanted}
+
+
+def received(message: Message) -> Message | str:
+    """Returns a reply with its records, or why there is none."""
+    if message.has_error():
+        return failure_of(message)
+    try:
+        content = unpack(message.content)
+        if content is not message.content:
+            message.content = content
+    except UserError as error:
+        return str(error)
+    return failure_of(message) or message
 
 
 def failure_of(message: Message) -> str:

@@ -20,7 +20,8 @@ from fedalign.inference.finite import NotFiniteError, check_rows
 from fedalign.inference.model import Model
 from fedalign.ingest import agree
 from fedalign.ingest.columns import Reading, Records, read
-from fedalign.ingest.formats import open_table, printable
+from fedalign.ingest.formats import Table, open_table, printable
+from fedalign.ingest.formats.image_folder import IMAGE, LABEL
 from fedalign.learning import metrics
 from fedalign.learning.model import probabilities
 from fedalign.types import Sequences
@@ -72,7 +73,7 @@ def predictions(
     rows that are as long as the model reads, or longer. The columns `keep` are kept in the records.
     """
     limit = longest(model)
-    table = open_table(path)
+    table = opened(path, reading)
     for records in read(table, reading, labelled=labelled, keep=keep):
         empty = records.empty
         if empty.any():
@@ -98,6 +99,15 @@ def predictions(
             yield Prediction(records.numbers, logits, records)
 
 
+def opened(path: Path, reading: Reading) -> Table:
+    """The file; a folder of images has the columns that the reading names."""
+    table = open_table(path)
+    if not path.is_dir():
+        return table
+    names = {getattr(reading, reading.input.name()): IMAGE, reading.label: LABEL}
+    return table.renamed({ours: theirs for ours, theirs in names.items() if ours and ours != theirs})
+
+
 def longest(model: Model) -> int | None:
     """The number of steps of a row that the model reads at most; None without a limit."""
     limit: int | None = getattr(getattr(model.network.data_encoder, "options", None), "max_length", None)
@@ -120,7 +130,8 @@ def chosen(model: Model, logits: Tensor, threshold: float | None) -> np.ndarray:
 def kept_columns(path: Path, reading: Reading, keep: Sequence[str]) -> tuple[str, ...]:
     """Columns of the input that are written too: a recording's id, if the file has one, and those asked for."""
     own = reading.input.row_columns(reading.input.columns_of(reading))[:1]
-    there = [column for column in own if column in open_table(path).columns]
+    own = (getattr(reading, reading.input.name()),) if path.is_dir() else own  # the path of an image
+    there = [column for column in own if column in opened(path, reading).columns]
     return tuple(dict.fromkeys([*there, *keep]))
 
 

@@ -18,7 +18,7 @@ from safetensors.torch import load, save
 from fedalign import registry
 from fedalign.errors import UserError
 from fedalign.inference.card import AGAIN, ModelCard, read_card
-from fedalign.learning.model import DualEncoder, LabelEncoder
+from fedalign.learning.model import DualEncoder, LabelEncoder, plain_arrays
 from fedalign.system.files import write_atomically
 from fedalign.types import Arrays
 
@@ -28,7 +28,7 @@ RESULT_FORMAT = 1  # of result.json, which a run writes and the README of an exp
 
 def write_model(folder: Path, arrays: Arrays, card: ModelCard) -> None:
     """Writes the two files of a model into a folder that exists."""
-    write_atomically(folder / WEIGHTS, save(arrays, metadata={"format": "pt"}))
+    write_atomically(folder / WEIGHTS, save(plain_arrays(arrays), metadata={"format": "pt"}))
     write_atomically(folder / CARD, card.as_json())
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from fedalign.errors import UserError
 from fedalign.ingest.detect_labels import check_same_columns, detect_labels, label_columns
-from fedalign.ingest.formats import Table, called_test, open_table, readable, stem
+from fedalign.ingest.formats import Table, called_test, open_table, sources_in, stem
 from fedalign.ingest.identifiers import identifier_reason
 from fedalign.ingest.profile import first_texts, profile_file
 from fedalign.inputs import ColumnProfile, FileProfile, FilesProfile, InputKind, kinds
@@ -47,10 +47,12 @@ def detect(path: Path, hints: Mapping[str, str]) -> Detected:
     why: dict[str, str] = {}
     files = [path]
     if path.is_dir():
-        files = sorted(file for file in path.iterdir() if file.is_file() and readable(file) and file.name[0] != ".")
-        files = _set_aside(files, options, why)
+        files = _set_aside(sources_in(path), options, why)
         if not files:
-            raise UserError(f"{path} holds no CSV, TSV, JSONL, Parquet or NPZ file; put one file per party there")
+            raise UserError(
+                f"{path} holds no CSV, TSV, JSONL, Parquet or NPZ file and no folder of images; put one file or "
+                "folder per party there"
+            )
         if len(files) == 1:
             path = _one_file_of_all(files[0], options, why)
     found = detect_columns(files, hints, hints.get("client") or options.get("client") or "", path.is_dir())
@@ -174,8 +176,8 @@ def detect_input(
         if column not in taken and (found.words >= DOCUMENT or found.numeric) and not IDENTIFIER.fullmatch(column)
     ]
     check_same_columns(likely, [table for table in tables if not table.channels])
-    options = " or ".join(sorted(f"dataset.{kind.name()}" for kind in kinds()))
+    options = ", ".join(sorted(f"dataset.{kind.name()}" for kind in kinds()))
     raise UserError(
-        f"cannot tell which columns are the input; add --text COLUMN, or write a TOML with {options} "
+        f"cannot tell which columns are the input; add --text COLUMN, or write a TOML with one of {options} "
         f"(all files have {files.listed(files.shared)})"
     )

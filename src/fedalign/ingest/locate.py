@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from fedalign.errors import UserError
-from fedalign.ingest.formats import called_test, readable, stem
+from fedalign.ingest.formats import called_test, readable, sources_in, stem
 
 # data in a format that is not supported: an error is better than ignoring a party
 UNSUPPORTED = re.compile(
@@ -53,11 +53,16 @@ def _in_folder(folder: Path, aside: Collection[Path]) -> dict[str, Path]:
             raise UserError(f"{found[stem(path)].name} and {path.name} would be one party; rename one of them")
         found[stem(path)] = path
     if not found:
-        raise UserError(f"{folder} holds no CSV, TSV, JSONL, Parquet or NPZ file; put one file per party there")
+        found = {path.name: path for path in sources_in(folder) if path.resolve() not in aside and path.is_dir()}
+    if not found:
+        raise UserError(
+            f"{folder} holds no CSV, TSV, JSONL, Parquet or NPZ file and no folder of images; put one file or "
+            "folder per party there"
+        )
     return found
 
 
 def find_test_file(folder: Path) -> str:
-    """The file called test in a folder of parties' files; '' if there is none."""
-    found = called_test(sorted(filter(readable, folder.iterdir()))) if folder.is_dir() else None
+    """The file or folder called test in a folder of parties' files; '' if there is none."""
+    found = called_test(sources_in(folder)) if folder.is_dir() else None
     return str(found or "")

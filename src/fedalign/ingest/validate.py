@@ -10,9 +10,11 @@ import torch
 from fedalign.errors import UserError, printable
 from fedalign.ingest import checks
 from fedalign.ingest.agree import agree, offer
+from fedalign.ingest.formats import Table
 from fedalign.ingest.party_files import Files, Holding
 from fedalign.ingest.reading import Reading
 from fedalign.ingest.validation_report import Findings, ValidationReport, listed, proposed_aliases
+from fedalign.inputs.profile import PartyRows
 from fedalign.inputs.raw import row_keys
 from fedalign.types import Task
 
@@ -36,6 +38,7 @@ def look(files: Files, encoder: Any = None) -> ValidationReport:
     checks.check_people(names, findings)
     checks.check_identifiers(holdings, reading, findings)
     checks.check_copies(holdings, findings)
+    _check_kind(files, reading, holdings, findings)
     _check_agreement(files, holdings, task, encoder, findings)
     test_rows = _test(files, reading, holdings, names, findings) if files.test_file else 0
     parties = tuple(checks.summarise(holding) for holding in holdings)
@@ -83,6 +86,21 @@ def _check_columns(files: Files, findings: Findings) -> None:
         findings.note(f"column {printable(column)} is in {listed(some)} but not in {listed(without)}")
     if len(odd) > 10:
         findings.note(f"{len(odd) - 10} more columns are in some files only")
+
+
+def _check_kind(files: Files, reading: Reading, holdings: Sequence[Holding], findings: Findings) -> None:
+    """Reports what the kind of input notes about its rows."""
+    tables: dict[str, Table] = {}
+    for name, path in files.sources().items():
+        try:
+            table = files.open(name, path)
+        except UserError:
+            continue  # reported already
+        tables[name] = table
+    found = [(h, tables.get(h.name) or tables.get("")) for h in holdings]
+    rows = [PartyRows(h.name, table, h.records.x, h.records.numbers) for h, table in found if table is not None]
+    for remark in reading.input.remarks(rows, reading.input.columns_of(reading)) if rows else ():
+        findings.note(remark)
 
 
 def _check_agreement(files: Files, holdings: Sequence[Holding], task: Task, encoder: Any, findings: Findings) -> None:

@@ -17,6 +17,7 @@ from fedalign.inputs.discover import (
     with_input_options,
 )
 from fedalign.inputs.features import Features
+from fedalign.inputs.images import Images
 from fedalign.inputs.input_kind import InputKind, Reader
 from fedalign.inputs.profile import ColumnProfile, FileProfile, FilesProfile, Guess
 from fedalign.inputs.raw import Ragged, Raw
@@ -26,7 +27,20 @@ from fedalign.inputs.shape import Shape
 from fedalign.inputs.text import UNKNOWN, Text, TextSettings, count_vocabulary, shared_vocabulary
 
 SHARED = frozenset(
-    {"discover", "frames", "input_kind", "padding", "profile", "raw", "scaled", "scaling", "shape", "words"}
+    {
+        "discover",
+        "frames",
+        "image_checks",
+        "input_kind",
+        "padding",
+        "pixels",
+        "profile",
+        "raw",
+        "scaled",
+        "scaling",
+        "shape",
+        "words",
+    }
 )  # modules that are no kinds
 
 __all__ = [
@@ -38,6 +52,7 @@ __all__ = [
     "FileProfile",
     "FilesProfile",
     "Guess",
+    "Images",
     "InputKind",
     "Inputs",
     "Moments",

@@ -107,7 +107,7 @@ def raw_from_memory(rows: Any, missing: Sequence[str], party: str) -> tuple[type
     rows = rows if isinstance(rows, np.ndarray) and rows.ndim > 1 else texts_of(list(rows))
     if not len(rows):
         raise UserError(f"{party} has no row; leave it out")
-    found = kinds()
+    found = [kind for kind in kinds() if kind.in_memory]
     try:
         for kind in found:
             if kind.recognises(rows):

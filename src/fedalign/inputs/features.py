@@ -74,7 +74,9 @@ class Features(ScaledNumbers):
         if missing:
             rows = np.array(rows, dtype=object)
             rows[np.isin(rows, missing)] = None
-        table = np.asarray(rows, dtype=np.float64)
+        table = np.asarray(rows)
+        if table.dtype != np.float32:  # which is not copied: tables can be large
+            table = np.asarray(rows, dtype=np.float64)
         if table.ndim != 2:
             raise ValueError(f"got shape {table.shape}")
         return table, names

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from fedalign.inputs.profile import FilesProfile, Guess
+from fedalign.inputs.profile import FilesProfile, Guess, PartyRows
 from fedalign.inputs.raw import Raw
 from fedalign.inputs.scaling import Scaling, Stored
 from fedalign.inputs.shape import Shape
@@ -49,6 +49,7 @@ class InputKind(Stored):
     kind: str
 
     order: ClassVar[int] = 0  # in which kinds try to recognise rows: the most specific first
+    in_memory: ClassVar[bool] = True  # whether rows in memory can be of this kind
     rows_called: ClassVar[str] = "rows"  # in sentences for users, plural
     encoder: ClassVar[str] = "transformer"  # the trained encoder that suits it
     feature_map: ClassVar[str] = ""  # the fixed encoder that suits it; empty: there is none
@@ -104,6 +105,11 @@ class InputKind(Stored):
     def raw(cls, rows: Any, names: tuple[str, ...], missing: Sequence[str]) -> tuple[Raw, tuple[str, ...]]:
         """Raw rows from rows in memory, and the names of their features or channels; `names` are those of a data frame.
         Raises TypeError or ValueError if they do not fit together."""
+
+    @classmethod
+    def remarks(cls, rows: Sequence[PartyRows], columns: Any) -> list[str]:
+        """What `fedalign check` notes about the rows of all parties, one sentence per entry."""
+        return []
 
     # --- what parties agree on before the first round --------------------------------------------------------------
 

@@ -6,11 +6,15 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fedalign.errors import printable
+from fedalign.inputs.raw import Raw
+
+if TYPE_CHECKING:
+    from fedalign.ingest.formats import Table
 
 IDENTIFIER = re.compile(
     r"(?i:id|index|row|nr|no|number|u?uid|guid|key|unnamed.*|.*[_ .-](id|nr|uuid|number)|"
@@ -46,6 +50,16 @@ class FileProfile:
     file: str
     columns: Mapping[str, ColumnProfile]
     arrays: Mapping[str, tuple[str, ...]]  # of an NPZ file: arrays of series and the names of their channels
+
+
+@dataclass(frozen=True)
+class PartyRows:
+    """All raw rows of one party, to be checked."""
+
+    party: str
+    table: Table
+    x: Raw
+    numbers: np.ndarray  # (n,) row numbers in the table
 
 
 @dataclass(frozen=True)

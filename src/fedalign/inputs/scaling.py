@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
 CHUNK = 30_000  # numbers scaled at once: they fit the cache, and torch starts no threads for so few
+BLOCK = 4_000_000  # numbers whose moments are computed at once
 CONSTANT = 1e-9  # a column is constant if its deviation is at most this part of its mean
 
 
@@ -30,7 +31,16 @@ class Moments(Stored):
 
     @classmethod
     def of(cls, values: np.ndarray) -> Moments:
-        """The moments of rows or steps (n, F); NaN is missing."""
+        """The moments of rows or steps (n, F); NaN is missing. Computed in double precision, without a copy of all."""
+        if values.dtype != np.float64:
+            columns = max(BLOCK // max(len(values), 1), 2)  # numpy adds a single column in another order
+            blocks = np.array_split(values, max(values.shape[1] // columns, 1), axis=1)
+            parts = [cls.of(block.astype(np.float64)) for block in blocks]
+            return cls(
+                count=tuple(number for part in parts for number in part.count),
+                mean=tuple(number for part in parts for number in part.mean),
+                squares=tuple(number for part in parts for number in part.squares),
+            )
         seen = ~np.isnan(values)
         count = seen.sum(0)
         mean = np.where(seen, values, 0).sum(0) / np.maximum(count, 1)

@@ -182,6 +182,11 @@ class Text(InputKind):
         return Sequences(torch.tensor(flat, dtype=torch.int32), torch.tensor(offsets))
 
     def prepare(self, rows: Any) -> Sequences:
+        return self.rows(self.texts(rows))
+
+    @staticmethod
+    def texts(rows: Any) -> list[str]:
+        """Documents given for prediction; raises UserError if they are none."""
         if len(frame_columns(rows)) == 1:
             rows = rows.to_numpy()[:, 0].tolist()
         if not isinstance(rows, str) and not hasattr(rows, "columns"):
@@ -192,7 +197,7 @@ class Text(InputKind):
         # iterating over a data frame gives its columns, or their names
         if isinstance(rows, str) or hasattr(rows, "columns") or not all(isinstance(row, str) for row in rows):
             raise UserError("this model reads texts: give a list of strings, or one column of a data frame")
-        return self.rows(rows)
+        return list(rows)
 
     def without_each(self, x: Raw, columns: tuple[str, ...] = ()) -> tuple[tuple[str, ...], Sequences]:
         """The distinct words of a document, and the document without each of them."""

@@ -19,6 +19,7 @@ class Labels(Section):
     file: str = ""  # of that source, or the name of shipped counts; sentence: a model's folder, or empty
     descriptions: str = ""  # sentence: a file of names and descriptions, or the name of shipped counts
     phrase: str = Field("{}", pattern=r"\{\}")  # sentence: the text, in which {} is the name, as in "a person is {}"
+    adapter: bool = False  # sentence: a trained matrix makes class vectors from the model's vectors of the names
     smoothing: float = Field(0.5, ge=0)  # of counts, against chance in small corpora; 0: none, as in the paper
     reading: Literal["paper", "released"] = "paper"  # centred without self-loops, or as in the published code
     walk_length: int = Field(100, ge=2)

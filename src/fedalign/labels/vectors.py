@@ -234,14 +234,33 @@ def write_vectors(path: Path, names: Sequence[str], rows: Tensor, noted: Mapping
 def fit_width(vectors: Tensor, dim: int, seed: int) -> Tensor:
     """Returns the vectors in another width, mapped by a random orthogonal matrix, which keeps angles (approximately if
     the vectors become narrower)."""
-    if vectors.shape[1] == dim:
+    width = vectors.shape[1]
+    if width == dim:
         return vectors
-    wide = max(dim, vectors.shape[1])
+    with one_thread():
+        mapped = vectors @ _columns(width, dim, seed)
+    return mapped * (width / dim) ** 0.5 if width > dim else mapped
+
+
+def _columns(width: int, dim: int, seed: int) -> Tensor:
+    """Returns (width, dim) a part of a random orthogonal matrix."""
+    wide = max(dim, width)
     square = torch.empty(wide, wide).normal_(generator=torch_generator(seed, "width"))
     with one_thread():
-        orthogonal, _ = torch.linalg.qr(square)
-        mapped = vectors @ orthogonal[: vectors.shape[1], :dim]
-    return mapped * (wide / dim) ** 0.5 if vectors.shape[1] > dim else mapped
+        return torch.linalg.qr(square).Q[:width, :dim]
+
+
+def adapter(names: Sequence[str], dim: int, how: Labels, seed: int) -> tuple[Tensor, Tensor]:
+    """Returns fixed vectors of the names (C, k), and a matrix (dim, k) that makes the same class vectors of them as
+    `make` does."""
+    if how.source != "sentence":
+        raise UserError(f"labels.adapter needs labels.source = 'sentence', not {how.source!r}; set it")
+    with one_thread():
+        found = sentence.vectors(names, how.file, described(how.descriptions), how.phrase)
+    width = found.shape[1]
+    if width == dim:
+        return found, torch.eye(dim)
+    return found, _columns(width, dim, seed).T * (width / dim if width > dim else 1.0) ** 0.5
 
 
 @contextmanager

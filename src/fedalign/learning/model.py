@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -12,25 +12,65 @@ from torch.nn import functional as F
 
 from fedalign.errors import UserError
 from fedalign.randomness import KeyedRandom
+from fedalign.system.device import CPU
 from fedalign.types import Arrays, Rows, Task
 
 # linear: an ordinary layer; rows: the same without a bias; names: a label encoder started from label names;
 # random: a label encoder started at random; simplex: directions that are as far apart as possible
 Head = Literal["linear", "rows", "names", "random", "simplex"]
+ADAPTER, NAMES = "label_encoder.adapter", "label_encoder.names"  # arrays of an adapted label encoder
 
 
 class LabelEncoder(nn.Module):
     """One class vector per class; a linear head is the same thing with random vectors and a bias."""
 
+    weight: Any  # (C, d); a parameter, or made from parameters
+    bias: nn.Parameter | None
+
     def __init__(self, rows: Tensor, bias: bool, normalise: bool) -> None:
         super().__init__()
-        self.weight = nn.Parameter(rows.clone())  # (C, d)
+        self.weight = nn.Parameter(rows.clone())
         self.bias = nn.Parameter(torch.zeros(len(rows))) if bias else None
         self.normalise = normalise
+
+    @property
+    def class_parameters(self) -> tuple[str, ...]:
+        """The parameters with one entry per class."""
+        return ("weight",) if self.bias is None else ("weight", "bias")
 
     def forward(self, z: Tensor) -> Tensor:
         rows = F.normalize(self.weight, dim=1) if self.normalise else self.weight
         return F.linear(z, rows, self.bias)  # (n, C)
+
+
+class AdaptedLabelEncoder(LabelEncoder):
+    """Class vectors that a trained matrix makes from fixed vectors of the label names. What a client learns about one
+    class moves the vectors of all classes with similar names, also of those that no client of the round annotates."""
+
+    names: Tensor  # (C, k)
+
+    def __init__(self, names: Tensor, adapter: Tensor, normalise: bool) -> None:
+        nn.Module.__init__(self)
+        self.register_buffer("names", names.clone())
+        self.adapter = nn.Parameter(adapter.clone())  # (d, k)
+        self.bias = None
+        self.normalise = normalise
+
+    @property
+    def weight(self) -> Tensor:
+        return self.names @ self.adapter.T  # (C, d)
+
+    @property
+    def class_parameters(self) -> tuple[str, ...]:
+        return ()  # no array has one entry per class, so all are averaged over all clients
+
+
+def plain_arrays(arrays: Arrays) -> Arrays:
+    """The arrays with class vectors instead of an adapter, as stored models have them."""
+    if ADAPTER not in arrays:
+        return arrays
+    others = {name: value for name, value in arrays.items() if name not in (ADAPTER, NAMES)}
+    return {**others, "label_encoder.weight": arrays[NAMES] @ arrays[ADAPTER].T}
 
 
 class DualEncoder(nn.Module):
@@ -43,21 +83,32 @@ class DualEncoder(nn.Module):
         self.data_encoder = data_encoder
         self.label_encoder = label_encoder
         self.task = task
-        self.class_arrays = tuple(
-            f"label_encoder.{name}" for name, value in label_encoder.named_parameters() if value is not None
-        )
+        self.class_arrays = tuple(f"label_encoder.{name}" for name in label_encoder.class_parameters)
         # weights that a user's module does not want trained, such as a pretrained part; they are sent but not returned
         self.frozen = frozenset(name for name, value in data_encoder.named_parameters() if not value.requires_grad)
         # else it draws from torch's global generator, which a visit then seeds
         self.keyed = bool(getattr(data_encoder, "keyed", False))
+        # of the data encoder; rows are moved there and vectors back, so all else stays on the CPU
+        self.device = CPU
+
+    def on(self, device: torch.device) -> DualEncoder:
+        """This model, with its data encoder on another device."""
+        self.device = device
+        self.data_encoder.to(device)
+        return self
 
     def encode(self, x: Rows, noise: KeyedRandom | None = None) -> Tensor:
         """Rows to vectors (n, d); with noise in training, without in evaluation."""
+        if self.device == CPU:
+            return self._encode(x, noise)
+        return self._encode(x.to(self.device), noise).to(CPU)
+
+    def _encode(self, x: Rows, noise: KeyedRandom | None) -> Tensor:
         if self.keyed:
             return self.data_encoder(x, noise)
         self.data_encoder.train(noise is not None)
         if not len(x):  # a batch none of whose rows has a loss; few modules read nothing
-            return torch.zeros(0, self.label_encoder.weight.shape[1])
+            return torch.zeros(0, self.label_encoder.weight.shape[1], device=self.device)
         return self.data_encoder(x)
 
     def forward(self, x: Rows, noise: KeyedRandom | None = None) -> Tensor:
@@ -75,7 +126,10 @@ class DualEncoder(nn.Module):
 
     def arrays(self) -> Arrays:
         """A copy of all weights and persistent buffers."""
-        return {name: value.detach().clone() for name, value in self.state_dict().items()}
+        found = {name: value.detach() for name, value in self.state_dict().items()}
+        if self.device == CPU:
+            return {name: value.clone() for name, value in found.items()}
+        return {name: value.to(CPU, copy=True) for name, value in found.items()}
 
     def trainable(self) -> tuple[str, ...]:
         """The names of the arrays that training changes."""

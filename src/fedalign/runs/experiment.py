@@ -26,13 +26,14 @@ from fedalign.labels.notices import notices
 from fedalign.learning.aggregation import promise
 from fedalign.learning.algorithm import Algorithm
 from fedalign.learning.client_state import ClientStates
-from fedalign.learning.model import DualEncoder, LabelEncoder, random_rows, simplex_rows
+from fedalign.learning.model import AdaptedLabelEncoder, DualEncoder, LabelEncoder, random_rows, simplex_rows
 from fedalign.learning.on_base import OnBase
 from fedalign.learning.rounds import Engine, Plan, Round, rounds
 from fedalign.randomness import torch_generator
 from fedalign.runs import protection
 from fedalign.runs.folder import RunFolder
 from fedalign.runs.results import finish
+from fedalign.system import device
 from fedalign.types import Examples, Federation, Pool, Sequences
 
 PRIVATE_FEATURES = 200  # of a feature map with noise: more features have more noise in all
@@ -165,6 +166,12 @@ def model(config: Config, data: Federation, head: str) -> DualEncoder:
     encoder = options.build(shape, torch_generator(config.seed, "encoder"))
     classes, dim = len(data.label_names), encoder.dim
     stacked = getattr(options, "stacked", False)
+    if config.labels.adapter and head == "names":
+        if stacked:
+            raise UserError("labels.adapter does not go with algorithm.base; remove one of them")
+        adapted = vectors.adapter(data.label_names, dim, config.labels, config.seed)
+        normalised = data.task == "single" if config.labels.normalise is None else config.labels.normalise
+        return DualEncoder(encoder, AdaptedLabelEncoder(*adapted, normalise=normalised), data.task)
     dim -= classes if stacked else 0  # class vectors have an entry for each score
     normalise = False
     if head in ("linear", "rows"):
@@ -219,6 +226,8 @@ def run(
         engine = opened or stack.enter_context(options.open(prepared, states))
         engine.on_visit = callbacks.on_visit
         callbacks.on_start(prepared, done)
+        if getattr(options, "device", "cpu") != "cpu" and opened is None:
+            callbacks.on_warning(device.sentence(options.device_for(prepared), config.encoder.name))
         if prepared.algorithm.head == "names" and config.dataset.name != "synthetic":
             for sentence in notices(prepared.federation.label_names, asked, config.labels):
                 callbacks.on_warning(sentence)

@@ -12,12 +12,13 @@ from typing import Any
 
 ENDINGS = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet", ".npz")  # of files that hold rows
 ZIPPED = (".csv.gz", ".tsv.gz", ".jsonl.gz", ".ndjson.gz")
+IDX = ("-images-idx3-ubyte", "-images-idx3-ubyte.gz")  # each with a file of labels beside it
 PRIVATE = 0o600  # for keys and files made from a party's rows: readable by its own user only
 
 
 def stem(path: Path) -> str:
     """Returns `site_a` of site_a.csv.gz: a party's name, unless another is configured."""
-    for ending in ZIPPED + ENDINGS:
+    for ending in ZIPPED + ENDINGS + IDX:
         if path.name.lower().endswith(ending):
             return path.name[: -len(ending)]
     return path.stem

@@ -15,7 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedalign.encoders.convnet import ConvNetEncoder
+from fedalign.encoders.efficientnet_lite0 import EfficientNetEncoder
 from fedalign.encoders.mlp import MlpEncoder
+from fedalign.encoders.pixels import PixelsEncoder
 from fedalign.encoders.random_features import RandomFeaturesEncoder
 from fedalign.encoders.rocket import RocketEncoder
 from fedalign.encoders.stacked import StackedEncoder
@@ -95,6 +98,26 @@ class TableGraph(nn.Module):
         if self.scaled:
             rows = torch.nan_to_num((rows - self.mean) / self.sd, nan=0.0)
         logits = self.head(self.encoder(rows))
+        return logits, probabilities(logits, self.task)
+
+
+class ImageGraph(nn.Module):
+    """The model for images (n, C, H, W) with pixels from 0 to 1."""
+
+    mean: Tensor
+    sd: Tensor
+
+    def __init__(self, model: Model, encoder: ConvNetEncoder | PixelsEncoder | EfficientNetEncoder) -> None:
+        super().__init__()
+        self.head, self.task = model.network.label_encoder, model.task
+        self.encode = encoder if isinstance(encoder, ConvNetEncoder) else encoder.features
+        self.encoder = encoder
+        self.scaled = register_scaling(self, model)
+
+    def forward(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        if self.scaled:
+            rows = torch.nan_to_num((rows - self.mean.view(-1, 1, 1)) / self.sd.view(-1, 1, 1), nan=0.0)
+        logits = self.head(self.encode(rows))
         return logits, probabilities(logits, self.task)
 
 
@@ -180,8 +203,11 @@ def _graph(model: Model, encoder: nn.Module) -> nn.Module:
         return TfIdfGraph(model, encoder)
     if isinstance(encoder, RocketEncoder):
         return RocketGraph(model, encoder)
+    if isinstance(encoder, ConvNetEncoder | PixelsEncoder | EfficientNetEncoder):
+        return ImageGraph(model, encoder)
     raise UserError(
-        f"export to ONNX knows the encoders transformer, mlp, tfidf, rocket and random_features, not "
+        f"export to ONNX knows the encoders transformer, mlp, tfidf, rocket, random_features, pixels, convnet and "
+        f"efficientnet-lite0, not "
         f"{type(encoder).__name__}"
     )
 

@@ -11,7 +11,7 @@ from enum import IntEnum
 import torch
 from torch import Tensor
 
-from fedalign.learning.analytic import choose, refine
+from fedalign.learning.analytic import choose, kept, refine
 from fedalign.learning.analytic.sums import sums
 from fedalign.learning.model import DualEncoder
 from fedalign.types import Arrays, Examples, Rows, Task, Visit, take
@@ -53,7 +53,7 @@ def answer(visit: Visit) -> Arrays:
 
 class Features:
     """Features of consecutive rows, (rows, d) at a time, so that memory does not grow with the number of rows. Features
-    that fit into KEPT bytes are computed once."""
+    that fit into KEPT bytes are computed once, and those of images once per run."""
 
     def __init__(self, model: DualEncoder, x: Rows) -> None:
         self.model, self.x, self.width = model, x, model.label_encoder.weight.shape[1]
@@ -61,8 +61,17 @@ class Features:
 
     def __iter__(self) -> Iterator[Tensor]:
         if self.kept is None and len(self.x) * self.width * BYTES <= KEPT:
-            self.kept = list(self._computed())
+            self.kept = self._kept() if isinstance(self.x, Tensor) and self.x.ndim > 2 else list(self._computed())
         return iter(self.kept) if self.kept is not None else self._computed()
+
+    def _kept(self) -> list[Tensor]:
+        """Features of images take long: they are kept from round to round."""
+        mark = kept.digest(self.model.data_encoder)
+        found = kept.features.get(self.x, mark)
+        if found is None:
+            found = list(self._computed())
+            kept.features.put(self.x, mark, found)
+        return found
 
     def _computed(self) -> Iterator[Tensor]:
         if not len(self.x):

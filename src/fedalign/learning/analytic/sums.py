@@ -208,19 +208,22 @@ def implausible_sums(client: Mapping[str, Tensor], dim: int | None = None, class
         return Reason.SHAPE
     if which.is_floating_point() or bool((which < NONE).any()) or bool((which >= len(grams)).any()):
         return Reason.SHAPE
-    if not bool(grams.isfinite().all()) or not bool(class_sums.isfinite().all()):
-        return Reason.NOT_FINITE
-    grams = grams.to(torch.float64)
-    if not _bounded(grams, which, class_sums.to(torch.float64)):
-        return Reason.TOO_LARGE
-    # the rows in which a class is unknown have a Gram matrix too; with both parts, their sum is positive
-    parts = [part for gram in grams[1:] for part in (gram, grams[ALL] - gram)]
     with threads() as pool:
-        if not all(pool.map(_positive, parts or list(grams))):
+        if not all(pool.map(lambda part: bool(part.isfinite().all()), [*grams, class_sums])):
+            return Reason.NOT_FINITE
+        grams, class_sums = grams.to(torch.float64), class_sums.to(torch.float64)
+        if not _bounded(grams, which, class_sums):
+            return Reason.TOO_LARGE
+        summed = class_sums.any(1)  # sums of no row fit every matrix
+        used = [g for g in which[summed].unique().tolist() if g != NONE]
+        # the rows in which a class is unknown have a Gram matrix too; with both parts, their sum is positive
+        parts = [grams[ALL] - gram for gram in grams[1:]]
+        parts += [grams[g] for g in range(min(1, len(parts)), len(grams)) if g not in used]
+        positive = pool.map(_positive, parts)
+        inside = list(pool.map(lambda g: _inside(grams[g], class_sums[which == g]), used))
+        if not all(positive) or Reason.NOT_POSITIVE in inside:
             return Reason.NOT_POSITIVE
-        used = [g for g in which.unique().tolist() if g != NONE]
-        inside = pool.map(lambda g: _inside(grams[g], class_sums[which == g].to(torch.float64)), used)
-        return None if all(inside) else Reason.NOT_OF_ROWS
+        return next((reason for reason in inside if reason is not None), None)
 
 
 def reject_statistics(found: Mapping[str, Tensor]) -> Reason | None:
@@ -256,16 +259,18 @@ def _bounded(grams: Tensor, which: Tensor, class_sums: Tensor) -> bool:
     )
 
 
-def _inside(triangle: Tensor, class_sums: Tensor) -> bool:
-    """Whether sums over some of the rows (k, d + 1) fit the Gram matrix of all: s.G^-1.s <= the number of rows in s,
-    by Cauchy-Schwarz. The matrix is raised a little, which only makes the left side smaller."""
+def _inside(triangle: Tensor, class_sums: Tensor) -> Reason | None:
+    """Why sums over some of the rows (k, d + 1) do not fit the Gram matrix of all; None if they do. They fit if
+    s.G^-1.s <= the number of rows in s, by Cauchy-Schwarz. The matrix is raised a little, which only makes the left
+    side smaller."""
     shifted = lower(triangle)
     shifted.diagonal().add_(JITTER * max(float(shifted.diagonal().abs().max()), 1e-6))
     factor, info = torch.linalg.cholesky_ex(shifted)
     if int(info):
-        return False
+        return Reason.NOT_POSITIVE
     solved = torch.linalg.solve_triangular(factor, class_sums.T, upper=False)  # (d + 1, k)
-    return bool((solved.square().sum(0) <= class_sums[:, -1] * (1 + LOOSE) + LOOSE).all())
+    fits = (solved.square().sum(0) <= class_sums[:, -1] * (1 + LOOSE) + LOOSE).all()
+    return None if bool(fits) else Reason.NOT_OF_ROWS
 
 
 def _positive(triangle: Tensor) -> bool:

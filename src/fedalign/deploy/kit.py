@@ -1,0 +1,154 @@
+"""The server's folder: address, certificates, the app, the invitation, and the keys that were admitted."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedalign.config import Config
+from fedalign.deploy.invitation import Invitation, new_invitation
+from fedalign.deploy.keys import public_key
+from fedalign.errors import UserError
+from fedalign.flower.kit import write_kit
+from fedalign.system.files import PRIVATE, write_atomically
+
+FORMAT = 1
+NAME = "kit.json"
+
+
+@dataclass(frozen=True)
+class ServerKit:
+    """A folder that `fedalign deploy init` wrote."""
+
+    folder: Path
+    address: str
+    parties: tuple[str, ...]
+
+    @classmethod
+    def create(cls, folder: Path, config: Config, parties: Sequence[str], host: str, port: int) -> Invitation:
+        """Writes the folder; returns the invitation in it."""
+        write_kit(folder, config, parties, host, port)
+        kit = cls(folder, f"{host}:{port}", tuple(parties))
+        table = {"format": FORMAT, "address": kit.address, "parties": list(parties)}
+        write_atomically(folder / NAME, json.dumps(table, indent=1) + "\n")
+        return kit.invite()
+
+    @classmethod
+    def read(cls, folder: Path) -> ServerKit:
+        path = folder / NAME
+        if not path.is_file():
+            raise UserError(f"{folder} holds no {NAME}; make a kit with fedalign deploy init")
+        try:
+            table = json.loads(path.read_text(encoding="utf-8"))
+            if table["format"] != FORMAT:
+                raise UserError(
+                    f"{path} has the format {table['format']!r:.40}, which this version does not know; use the version "
+                    "of fedalign that wrote it"
+                )
+            return cls(folder, str(table["address"]), tuple(map(str, table["parties"])))
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(f"{path} is damaged; make a new kit with fedalign deploy init") from error
+
+    @property
+    def authority(self) -> Path:
+        return self.folder / "certificates" / "ca.crt"
+
+    @property
+    def port(self) -> int:
+        return int(self.address.rpartition(":")[2])
+
+    @property
+    def host(self) -> str:
+        return self.address.rpartition(":")[0].strip("[]")
+
+    def invite(self) -> Invitation:
+        """Writes invitation.json."""
+        config = (self.folder / "config.toml").read_text(encoding="utf-8")
+        found = new_invitation(self.address, self.authority, config, self.parties)
+        found.write(self.folder / "invitation.json")
+        return found
+
+    # --- admitted keys ----------------------------------------------------------------------------------------------
+
+    @property
+    def _admitted(self) -> Path:
+        return self.folder / "admitted.json"
+
+    def admitted(self) -> dict[str, str]:
+        """Returns the short key of each admitted party."""
+        try:
+            return {str(name): str(key) for name, key in json.loads(self._admitted.read_text("utf-8")).items()}
+        except FileNotFoundError:
+            return {}
+        except (ValueError, AttributeError) as error:
+            raise UserError(f"{self._admitted} is damaged; remove it and admit the parties again") from error
+
+    def admit(self, name: str, key: str, new: bool = False) -> None:
+        """Stores the key of a party. A running server notices."""
+        public_key(key)
+        with self._changing():
+            known = self.admitted()
+            if name not in self.parties and not new:
+                raise UserError(
+                    f"{name!a} is not a party of this kit ({', '.join(map(ascii, self.parties))}); correct the name, "
+                    "or add --new for a party that joins later"
+                )
+            if known.get(name, key) != key:
+                raise UserError(
+                    f"{name!a} has a key already; ask who sent this one, and run fedalign server drop first if the "
+                    "party made a new key"
+                )
+            owner = next((other for other, held in known.items() if held == key and other != name), None)
+            if owner is not None:
+                raise UserError(f"this key is that of {owner!a}; ask {name!a} for its own")
+            write_atomically(self._admitted, json.dumps({**known, name: key}, indent=1), PRIVATE)
+
+    def drop(self, name: str) -> None:
+        """Removes a party's key. A resumed run no longer waits for the party."""
+        with self._changing():
+            known = self.admitted()
+            if name not in known:
+                raise UserError(f"{name!a} is not admitted; the admitted parties are {', '.join(known) or 'none'}")
+            del known[name]
+            write_atomically(self._admitted, json.dumps(known, indent=1), PRIVATE)
+            write_atomically(self.folder / "dropped.json", json.dumps(sorted({*self.dropped(), name})), PRIVATE)
+
+    def dropped(self) -> list[str]:
+        path = self.folder / "dropped.json"
+        gone = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
+        return [name for name in gone if name not in self.admitted()]
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        with (self.folder / ".admitting").open("w") as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX)
+            yield
+
+    # --- a running server -------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Holds the folder, so that no second server starts in it."""
+        with (self.folder / ".running").open("w") as stream:
+            try:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise UserError(f"another fedalign server runs with {self.folder}; stop it first") from error
+            yield
+
+    def secret(self, name: str) -> Path:
+        """Returns a file with a new secret that only this user can read."""
+        folder = self.folder / "secrets"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        write_atomically(folder / name, secrets.token_hex(32), PRIVATE)
+        return folder / name
+
+    def config(self) -> Config:
+        from fedalign import config as configs
+
+        return configs.load(str(self.folder / "config.toml"))

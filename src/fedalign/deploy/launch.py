@@ -1,0 +1,204 @@
+"""The processes of a deployment, started with `python -m fedalign.deploy.launch KIND ...` by a supervisor.
+
+Flower 1.41 runs unchanged except for these things, all here:
+- the SuperLink answers its Control API only to the supervisor, because otherwise whoever reaches its port may register
+  keys and start runs;
+- the SuperLink holds a request for messages until there may be one, so that nobody waits for the next request;
+- a SuperNode asks for messages at once instead of after 3 s, and announces them to its worker;
+- a SuperNode that lost its server ends, so that its supervisor restarts it;
+- a SuperNode reports to its supervisor whether the server accepted its key.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import json
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from fedalign.system.files import PRIVATE, write_atomically
+
+CONTROL_HEADER = "x-fedalign-control"
+SECRET_FILE = "FEDALIGN_CONTROL_SECRET_FILE"  # environment: the file with the secret of the Control API
+STATE_FILE = "FEDALIGN_NODE_STATE_FILE"  # environment: where a SuperNode reports
+BELL_FILE = "FEDALIGN_BELL_FILE"  # environment: a pipe on which a SuperNode announces messages to its worker
+OPEN = ("/v1/fleet/", "/v1/runtime/", "/health")  # paths that need no secret of ours; Flower guards the first two
+PAUSE = 0.05  # seconds between two requests for messages, which the SuperLink holds
+HOLD = 2.0  # seconds for which it does so
+PULL_AGAIN = 0.05  # seconds before an object that is not there yet is asked for again
+Scope = MutableMapping[str, Any]
+
+
+def end_with_parent() -> None:
+    """Ends this process when its supervisor is gone, however that ended."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+# --- the SuperLink --------------------------------------------------------------------------------------------------
+
+
+# a request on the left is held until one on the right has been answered
+HELD = {
+    "/v1/fleet/pull-messages": "/v1/runtime/push-messages",
+    "/v1/runtime/pull-messages": "/v1/fleet/push-messages",
+}
+CALLERS = (b"flwr-public-key", b"flwr-task-token")  # headers that tell callers apart
+
+
+class Hold:
+    """Holds requests for messages until messages were sent, or for two seconds."""
+
+    def __init__(self, app: Callable[..., Awaitable[None]]) -> None:
+        self.app = app
+        self.sent = dict.fromkeys(HELD.values(), 0)  # path -> number of requests answered
+        self.seen: dict[tuple[str, bytes], int] = {}  # path and caller -> the number when it was answered last
+        self.change: asyncio.Condition | None = None
+
+    async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
+        path = str(scope.get("path", ""))
+        self.change = self.change or asyncio.Condition()
+        if path in HELD:
+            await self.wait(path, scope)
+        await self.app(scope, receive, send)
+        if path in self.sent:
+            async with self.change:
+                self.sent[path] += 1
+                self.change.notify_all()
+
+    async def wait(self, path: str, scope: Scope) -> None:
+        assert self.change is not None
+        source, headers = HELD[path], dict(scope["headers"])
+        caller = (path, b"".join(headers.get(name, b"") for name in CALLERS))
+        if self.seen.get(caller) == self.sent[source]:
+            with contextlib.suppress(TimeoutError):
+                async with self.change, asyncio.timeout(HOLD):
+                    await self.change.wait_for(lambda: self.sent[source] != self.seen.get(caller))
+        if len(self.seen) > 10_000:
+            self.seen.clear()
+        self.seen[caller] = self.sent[source]
+
+
+class ControlGuard:
+    """Refuses requests to the Control API that do not carry the supervisor's secret."""
+
+    def __init__(self, app: Callable[..., Awaitable[None]], secret: bytes) -> None:
+        self.app, self.secret = app, secret
+
+    async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
+        if scope["type"] != "http" or str(scope["path"]).startswith(OPEN) or self.allowed(scope):
+            await self.app(scope, receive, send)
+            return
+        await send({"type": "http.response.start", "status": 404, "headers": [(b"content-type", b"text/plain")]})
+        await send({"type": "http.response.body", "body": b"not found\n"})
+
+    def allowed(self, scope: Scope) -> bool:
+        given = dict(scope["headers"]).get(CONTROL_HEADER.encode(), b"")
+        return hmac.compare_digest(given, self.secret)
+
+
+def superlink() -> None:
+    from flwr.superlink import extensions
+    from flwr.superlink.cli.flower_superlink import flower_superlink
+    from starlette.middleware import Middleware
+
+    secret = Path(os.environ[SECRET_FILE]).read_bytes()
+    extensions.get_middleware = lambda: (Middleware(ControlGuard, secret=secret), Middleware(Hold))
+    logging.getLogger("uvicorn.access").disabled = True
+    logging.getLogger("flwr").addFilter(lambda record: not str(record.msg).startswith("ControlServicer."))
+    pull_quickly()
+    flower_superlink()
+
+
+# --- the SuperNode --------------------------------------------------------------------------------------------------
+
+
+def sleep(seconds: float) -> None:
+    """Replaces Flower's pauses: 3 s between requests for messages, 0.5 s between looks for the worker's reply."""
+    time.sleep(PAUSE if seconds >= 3 else 0.02)
+
+
+def pull_quickly() -> None:
+    from flwr.supercore.inflatable import inflatable_utils
+
+    inflatable_utils.pull_objects.__kwdefaults__["initial_backoff"] = PULL_AGAIN
+
+
+def report(state: str) -> None:
+    """Tells the supervisor about the connection: connected, unknown_key."""
+    path = os.environ.get(STATE_FILE)
+    if path:
+        write_atomically(Path(path), json.dumps({"state": state, "pid": os.getpid(), "time": time.time()}), PRIVATE)
+
+
+def supernode() -> None:
+    import httpx
+    from flwr.supernode import start_client_internal as loop
+    from flwr.supernode.cli.flower_supernode import flower_supernode
+    from flwr.supernode.fleet_http_client import FleetHttpClient
+
+    loop.time = SimpleNamespace(sleep=sleep, monotonic=time.monotonic, time=time.time)
+    pull, bell = loop._pull_and_store_message, os.open(os.environ[BELL_FILE], os.O_RDWR | os.O_NONBLOCK)
+
+    def announced(*words: Any, **options: Any) -> Any:
+        found = pull(*words, **options)
+        if found is not None:
+            with contextlib.suppress(BlockingIOError):
+                os.write(bell, b".")
+        return found
+
+    loop._pull_and_store_message = announced
+    pull_quickly()
+    activate = FleetHttpClient.ActivateNode
+
+    def reported(self: Any, request: Any) -> Any:
+        try:
+            response = activate(self, request)
+        except httpx.HTTPStatusError as error:
+            if error.response.status_code not in (502, 503, 504):
+                report("unknown_key")
+            raise
+        report("connected")
+        return response
+
+    FleetHttpClient.ActivateNode = reported
+    try:
+        flower_supernode()
+    finally:
+        # after a lost connection Flower's loop ends, and the thread of its local API would keep the process alive
+        os._exit(1)
+
+
+def worker() -> None:
+    from fedalign.deploy.worker import run
+
+    run(sys.argv[1:])
+
+
+KINDS = {"superlink": superlink, "supernode": supernode, "worker": worker}
+
+
+def main() -> None:
+    end_with_parent()
+    kind = sys.argv.pop(1)
+    sys.argv[0] = f"fedalign-{kind}"
+    KINDS[kind]()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,241 @@
+"""A party's folder and its supervisor: SuperNode, worker, and the connection to the server."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedalign import config as configs
+from fedalign.config import Config
+from fedalign.deploy.consent import Consent, consent_for
+from fedalign.deploy.invitation import Invitation
+from fedalign.deploy.keys import make_key
+from fedalign.deploy.launch import BELL_FILE, STATE_FILE
+from fedalign.deploy.logs import Log, from_flower
+from fedalign.deploy.page import Page
+from fedalign.deploy.supervisor import Child, StoppedError, environment, free_port, stopped_by_signals
+from fedalign.deploy.watching import Receipts
+from fedalign.errors import UserError
+from fedalign.flower import preflight
+from fedalign.system.files import PRIVATE, write_atomically
+
+FORMAT = 1
+NAME = "party.json"
+TICK = 0.2
+AWAY = 20  # seconds for which a SuperNode tries to reach a server that went away
+FIRST, LONGEST = 1.0, 15.0  # seconds between attempts to reach the server
+
+
+@dataclass(frozen=True)
+class PartyFolder:
+    """What `fedalign party join` wrote: this party's name, file and key, and the server's address."""
+
+    folder: Path
+    name: str
+    data: Path
+    address: str
+    key: str  # short public key
+    approved: str  # digest of what may leave
+
+    @classmethod
+    def create(cls, folder: Path, invitation: Invitation, name: str, data: Path, approved: str) -> PartyFolder:
+        """Writes the folder and makes the private key in it, which never leaves it."""
+        part = folder.with_name(f".{folder.name}.part")
+        part.mkdir(parents=True, mode=0o700)
+        try:
+            write_atomically(part / "ca.crt", invitation.authority)
+            write_atomically(part / "config.toml", invitation.config)
+            invitation.write(part / "invitation.json")
+            found = cls(folder, name, data.resolve(), invitation.address, make_key(part / "key"), approved)
+            found.write(part)
+            part.rename(folder)
+        except BaseException:
+            for path in part.iterdir():
+                path.unlink()
+            part.rmdir()
+            raise
+        return found
+
+    def write(self, folder: Path | None = None) -> None:
+        table = {"format": FORMAT, "name": self.name, "data": str(self.data), "address": self.address}
+        table |= {"key": self.key, "approved": self.approved}
+        write_atomically((folder or self.folder) / NAME, json.dumps(table, indent=1) + "\n", PRIVATE)
+
+    @classmethod
+    def read(cls, folder: Path) -> PartyFolder:
+        path = folder / NAME
+        if not path.is_file():
+            raise UserError(f"{folder} holds no {NAME}; join a run first with fedalign party join")
+        try:
+            table = json.loads(path.read_text(encoding="utf-8"))
+            if table["format"] != FORMAT:
+                raise UserError(f"{path} has a format that this version does not know; use the version that wrote it")
+            texts = [str(table[key]) for key in ("name", "data", "address", "key", "approved")]
+            return cls(folder, texts[0], Path(texts[1]), *texts[2:])
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(f"{path} is damaged; join again in another folder") from error
+
+    @property
+    def config(self) -> Config:
+        return configs.load(str(self.folder / "config.toml"))
+
+    def consent(self) -> Consent:
+        if not self.data.is_file():
+            raise UserError(f"there is no file {self.data}; put it back, or join again with another file")
+        return consent_for(self.data, self.config, self.name)
+
+
+def config_of(invitation: Invitation) -> Config:
+    import tomllib
+
+    return configs.from_table(tomllib.loads(invitation.config), where="the invitation's configuration")
+
+
+@dataclass
+class PartySide:
+    """Everything that runs on a party's machine."""
+
+    own: PartyFolder
+    log: Log
+    pause: float = FIRST
+    try_at: float = 0.0
+    said: str = ""  # what was reported last about the connection
+    connected: bool = False
+    read: int = 0  # bytes of the worker's log that were shown
+    port: int = field(default_factory=free_port)
+    leaves: list[str] = field(default_factory=list)  # what was approved, for the page
+
+    def __post_init__(self) -> None:
+        folder = self.own.folder.resolve()
+        (folder / "state").mkdir(mode=0o700, exist_ok=True)
+        self.state, bell, secret = folder / "state/node.json", folder / "state/bell", folder / "state/secret"
+        self.state.unlink(missing_ok=True)
+        write_atomically(secret, secrets.token_hex(32), PRIVATE)
+        bell.unlink(missing_ok=True)
+        os.mkfifo(bell, 0o600)
+        env = {**environment(folder / "flower-home"), STATE_FILE: str(self.state), BELL_FILE: str(bell)}
+        own = {"data": str(self.own.data), "party": self.own.name, "config": str(folder / "config.toml")}
+        own |= {"memory": str(folder / "memory")}
+        node = [
+            *("--superlink", self.own.address, "--root-certificates", str(folder / "ca.crt")),
+            *("--auth-supernode-private-key", str(folder / "key"), "--host", "127.0.0.1", "--port", str(self.port)),
+            *("--max-wait-time", str(AWAY), "--isolation", "process", "--superexec-auth-secret-file", str(secret)),
+            *("--node-config", " ".join(f"{key}={json.dumps(value)}" for key, value in own.items())),
+        ]
+        work = ["party", "--address", f"127.0.0.1:{self.port}", "--secret-file", str(secret), "--bell", str(bell)]
+        self.node = Child("SuperNode", "supernode", node, folder, folder / "logs/supernode.log", env)
+        self.worker = Child("worker", "worker", work, folder, folder / "logs/worker.log", env)
+        self.receipts = Receipts(folder / "memory" / self.own.name / "receipt.jsonl")
+
+    def say(self, text: str, level: str = "info") -> None:
+        """Reports a state of the connection once."""
+        if text != self.said:
+            self.log(text, level)
+        self.said = text
+
+    def watch(self) -> None:
+        if self.node.died():
+            self.explain_end()
+        if self.node.process is None and time.monotonic() >= self.try_at:
+            self.connect()
+        if self.node.running and not self.connected and self.reported() == "connected":
+            self.connected, self.pause = True, FIRST
+            self.say(f"connected to {self.own.address} as {self.own.name}")
+        if self.worker.died():
+            self.log(f"the worker ended with exit code {self.worker.last_exit}; it is restarted", "warning")
+        if self.worker.due and self.node.running:
+            self.worker.start()
+        self.show_worker()
+
+    def connect(self) -> None:
+        """Starts the SuperNode if the server can be reached; it cannot if its certificate is wrong."""
+        try:
+            preflight.can_reach(self.own.address, self.own.folder / "ca.crt")
+        except preflight.UnreachableError as error:
+            self.say(f"{error}; trying again", "warning")
+            self.later()
+            return
+        self.state.unlink(missing_ok=True)
+        self.connected = False
+        self.node.start()
+
+    def later(self) -> None:
+        self.try_at = time.monotonic() + self.pause
+        self.pause = min(1.5 * self.pause, LONGEST)
+
+    def reported(self) -> str:
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            return str(json.loads(self.state.read_text(encoding="utf-8"))["state"])
+        return ""
+
+    def explain_end(self) -> None:
+        if self.connected:
+            self.say("the connection to the server was lost; connecting again", "warning")
+        elif self.reported() == "unknown_key":
+            self.say(
+                f"the server does not know this party's key; its operators run: "
+                f"fedalign server admit KIT {self.own.name} {self.own.key}"
+            )
+        else:
+            self.say(f"the SuperNode ended with exit code {self.node.last_exit}; {self.node.log} says why", "warning")
+        self.connected = False
+        self.later()
+
+    def show_worker(self) -> None:
+        """Shows the errors in the worker's log, such as a refused configuration."""
+        with contextlib.suppress(OSError):
+            if self.worker.log.stat().st_size < self.read:
+                self.read = 0  # rotated
+            with self.worker.log.open("rb") as stream:
+                stream.seek(self.read)
+                fresh = stream.read(1 << 20)
+            whole = fresh[: fresh.rfind(b"\n") + 1]
+            self.read += len(whole)
+            for line in whole.decode(errors="replace").splitlines():
+                found = from_flower(line)
+                if found is not None and found[0] == "error":
+                    self.log(found[1].removeprefix("error: "), "error")
+
+    def shown(self) -> dict[str, Any]:
+        """Returns what the page shows."""
+        self.receipts.read()
+        state = self.said or "starting"
+        about = {"side": "party", "name": self.own.name, "healthy": self.connected, "state": state}
+        return {**about, "leaves": self.leaves, "receipts": self.receipts.last, "log": self.log.recent[-40:]}
+
+    def stop(self) -> None:
+        self.worker.stop()
+        self.node.stop()
+
+
+def take_part(own: PartyFolder, log: Log, page: str = "") -> None:
+    """Runs the party's side until it is stopped."""
+    found = own.consent()
+    if found.digest != own.approved:
+        raise UserError(
+            f"what would leave this party is {found.digest}, and {own.approved or 'nothing'} was approved; read it "
+            f"with fedalign party show {own.folder} and start with --approve {found.digest}"
+        )
+    side = PartySide(own, log, leaves=found.lines())
+    shown = Page(page, side.shown, own.folder / "state" / "page") if page else None
+    try:
+        with stopped_by_signals():
+            if shown is not None:
+                log(f"page: {shown.url}")
+            side.worker.start()  # imports while the connection is made
+            side.read = side.worker.log.stat().st_size
+            while True:
+                side.watch()
+                time.sleep(TICK)
+    except StoppedError as signal:
+        log(f"stopped by {signal}")
+    finally:
+        side.stop()
+        if shown is not None:
+            shown.close()

