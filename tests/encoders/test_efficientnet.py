@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load, save
 
 from fedalign.encoders import efficientnet_lite0 as network
 from fedalign.encoders._legacy_weights import read_weights
@@ -84,6 +85,7 @@ def test_features_of_a_row_depend_on_the_row_alone_and_a_stored_model_needs_no_p
     again = empty.to_empty(device="cpu")
     again.load_state_dict(encoder.state_dict())
     assert torch.equal(again(x), found)
+    assert load(save(encoder.state_dict())).keys() == encoder.state_dict().keys()
 
 
 def test_features_are_kept_for_the_same_rows_and_map_only() -> None:
