@@ -211,7 +211,7 @@ def run(
     if resume:
         folder.check_same(config)
     first = prepared.start()  # reports what does not fit before a folder is made
-    protection.check_ledgers(prepared.algorithm)
+    protection.check_ledgers(prepared.algorithm, prepared.model)
     if opened is None:
         check_simulated(prepared, callbacks.on_warning)
     if not resume:
