@@ -108,6 +108,15 @@ def test_runs_of_other_lengths_share_the_rounds_they_have(tmp_path: Path) -> Non
     assert any("different numbers of rounds (2, 4)" in line for line in wording.missing_notes(setting))
 
 
+def test_a_method_that_ends_by_itself_is_not_missing_rounds(tmp_path: Path) -> None:
+    runs = [read(written(tmp_path / "a", rounds=4, top=0.7)), read(written(tmp_path / "b", "analytic", rounds=2))]
+    (setting,) = group_runs(runs)
+    assert wording.missing_notes(setting) == []
+    assert dict(wording.run_summary(setting))["plan of analytic"] == (
+        "2 exchanges with all parties; nothing is trained in rounds"
+    )
+
+
 def test_the_same_run_twice_is_one_seed_and_the_more_complete_counts(tmp_path: Path) -> None:
     """An older version wrote fewer settings and no traffic; the settings it lacks have their usual values."""
     old, new = written(tmp_path / "old"), written(tmp_path / "new")

@@ -77,7 +77,11 @@ def test_a_delta_without_meaning_is_refused(folder: Path, delta: float) -> None:
 @pytest.mark.parametrize(
     ("algorithm", "sentence"),
     [
-        ({"name": "fedavg"}, "works with algorithm.name = 'analytic' only"),
+        ({"name": "fedprox"}, "'fedprox' uses rows for more than their own gradients; choose fedavg"),
+        ({"name": "moon"}, "'moon' uses rows for more than their own gradients"),
+        ({"name": "fedalign"}, "pseudo labels compare rows with each other; set algorithm.alignment = false"),
+        ({"name": "fedavg", "base": "analytic"}, "algorithm.base uses exact sums of the rows; set it to 'none'"),
+        ({"name": "fedavg", "weighting": "examples"}, "sends the number of rows; set it to 'equal'"),
         ({"name": "analytic", "likelihood": 3}, "algorithm.likelihood looks at rows or sums again"),
         ({"name": "analytic", "robust": "auto"}, "algorithm.robust looks at rows or sums again"),
     ],

@@ -74,12 +74,10 @@ def installed(name: str) -> str | None:
 
 def device() -> dict[str, Any]:
     """Where a run trains."""
-    import torch
+    from fedalign.system.device import present
 
-    if torch.cuda.is_available():
-        return {"name": "cuda", "about": torch.cuda.get_device_name(0)}
-    if torch.backends.mps.is_available():
-        return {"name": "mps", "about": "Apple GPU"}
+    for name, about in present().items():
+        return {"name": name, "about": about}
     return {"name": "cpu", "about": platform.processor() or platform.machine()}
 
 

@@ -11,6 +11,7 @@ import typer
 from rich.markup import escape
 
 from fedalign.cli._json import answer
+from fedalign.cli._labels_hash import hash_command, shared_command
 from fedalign.cli._labels_match import match_command
 from fedalign.errors import UserError
 from fedalign.runs.display import note, output, screen, suggest
@@ -27,6 +28,8 @@ group = typer.Typer(
 
 
 group.command(name="match")(match_command)
+group.command(name="hash")(hash_command)
+group.command(name="shared")(shared_command)
 
 
 class Segment(StrEnum):

@@ -39,6 +39,7 @@ class ConvNetEncoder(nn.Module):
     """Reads a tensor (n, C, H, W)."""
 
     keyed = True
+    portable = True  # to other devices
 
     def __init__(self, options: ConvNet, shape: Shape, generator: torch.Generator) -> None:
         super().__init__()

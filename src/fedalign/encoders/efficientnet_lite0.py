@@ -64,6 +64,7 @@ class EfficientNetEncoder(nn.Module):
     """Reads a tensor (n, C, H, W) of one or three channels and returns rows of norm 1."""
 
     keyed = True
+    portable = True  # to other devices
 
     def __init__(self, options: EfficientNetLite0, shape: Shape) -> None:
         super().__init__()
@@ -91,7 +92,7 @@ class EfficientNetEncoder(nn.Module):
     def forward(self, x: Rows, noise: KeyedRandom | None = None) -> Tensor:
         assert isinstance(x, Tensor)
         parts = [self.features(part) for part in (x.split(CHUNK) if len(x) else ())]
-        return torch.cat(parts) if parts else torch.zeros(0, self.dim)
+        return torch.cat(parts) if parts else torch.zeros(0, self.dim, device=x.device)
 
     def features(self, x: Tensor) -> Tensor:
         """(n, 112 * grid * grid) of a few images."""
@@ -160,7 +161,9 @@ def folded(path: Path) -> dict[str, Tensor]:
     found = {}
     for name, conv, norm, _ in convolutions():
         scale = stored[f"{norm}.weight"] * (stored[f"{norm}.running_var"] + EPSILON).rsqrt()
-        found[f"{name}.weight"] = stored[f"{conv}.weight"].permute(3, 2, 0, 1) * scale[:, None, None, None]
+        found[f"{name}.weight"] = (
+            stored[f"{conv}.weight"].permute(3, 2, 0, 1) * scale[:, None, None, None]
+        ).contiguous()
         found[f"{name}.bias"] = stored[f"{norm}.bias"] - stored[f"{norm}.running_mean"] * scale
     return found
 

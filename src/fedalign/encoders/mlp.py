@@ -35,6 +35,7 @@ class MlpEncoder(nn.Module):
     """Reads a tensor (n, F)."""
 
     keyed = True
+    portable = True  # to other devices
 
     def __init__(self, options: Mlp, shape: Shape, generator: torch.Generator) -> None:
         super().__init__()

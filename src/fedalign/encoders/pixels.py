@@ -52,6 +52,7 @@ class PixelsEncoder(nn.Module):
     """Reads a tensor (n, C, H, W) and returns rows of norm at most 1."""
 
     keyed = True
+    portable = True  # to other devices
     filters: Tensor  # (K, P) of whitened patches; P = channels * patch * patch
     weight: Tensor  # (K, P) the same filters of patches that are not whitened
     offset: Tensor  # (K,) their response to the mean patch
@@ -103,14 +104,14 @@ class PixelsEncoder(nn.Module):
         covariance = sums["products"].double() / count - torch.outer(mean, mean)
         values, vectors = torch.linalg.eigh((covariance + covariance.T) / 2)
         whiten = vectors * (values.clamp(min=0) + SMOOTH).rsqrt() @ vectors.T
-        weight = self.filters.double() @ whiten
+        weight = self.filters.cpu().double() @ whiten
         self.weight.copy_(weight)
         self.offset.copy_(weight @ mean)
 
     @torch.no_grad()
     def forward(self, x: Rows, noise: KeyedRandom | None = None) -> Tensor:
         parts = [self.features(part) for part in _chunks(x)]
-        return torch.cat(parts) if parts else torch.zeros(0, self.dim)
+        return torch.cat(parts) if parts else torch.zeros(0, self.dim, device=self.weight.device)
 
     def features(self, x: Tensor) -> Tensor:
         """(n, dim) of a few images."""

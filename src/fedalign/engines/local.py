@@ -26,6 +26,7 @@ from fedalign.learning.rounds import Plan, Reply
 from fedalign.learning.scoring import chunks, steps_of
 from fedalign.system.allocation import keep_freed_memory
 from fedalign.system.cores import cores
+from fedalign.system.device import CPU, Device, chosen
 from fedalign.types import Arrays, Examples, Party, Server, Truth, size_of
 
 Counter = Callable[[Tensor, Examples], Tensor]  # logits of some rows to counts that add up
@@ -33,22 +34,25 @@ Counter = Callable[[Tensor, Examples], Tensor]  # logits of some rows to counts 
 
 @dataclass(frozen=True)
 class Local:
-    """workers: threads, 0 for one per core. memory_mb: client states held in memory before they are moved to disk."""
+    """workers: threads, 0 for one per core. memory_mb: client states held in memory before they are moved to disk.
+    device: where encoders run; on another device than the CPU the last digits of results differ."""
 
     workers: Annotated[int, Field(ge=0)] = 0
     memory_mb: Annotated[int, Field(ge=1)] = 1024
+    device: Device = "cpu"
 
     @contextmanager
     def open(self, plan: Plan, states: ClientStates | None = None) -> Iterator[LocalEngine]:
         keep_freed_memory()
         count = self.workers or cores()
+        device = self.device_for(plan)
         # an encoder that draws from torch's global generator must not share it between threads: one client at a time
         # is trained, by as many cores as torch may use
         workers, threads = (count, 1) if plan.model.keyed else (1, count)
         with ClientStates.temporary(self.memory_mb) if states is None else nullcontext(states) as kept:
             before = torch.get_num_threads()
             pool = ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(threads,))
-            engine = LocalEngine(plan, pool, workers, kept)
+            engine = LocalEngine(plan, pool, workers, kept, device)
             try:
                 yield engine
             finally:
@@ -56,11 +60,18 @@ class Local:
                 pool.shutdown(wait=True, cancel_futures=True)
                 torch.set_num_threads(before)
 
+    def device_for(self, plan: Plan) -> torch.device:
+        """Where the plan's encoder runs."""
+        portable = bool(getattr(plan.model.data_encoder, "portable", not plan.model.keyed))
+        return chosen(self.device, plan.config.encoder.name, portable)
+
 
 class LocalEngine:
     """Trains and scores the clients of a plan."""
 
-    def __init__(self, plan: Plan, pool: ThreadPoolExecutor, workers: int, states: ClientStates) -> None:
+    def __init__(
+        self, plan: Plan, pool: ThreadPoolExecutor, workers: int, states: ClientStates, device: torch.device = CPU
+    ) -> None:
         self.plan = plan
         self.pool = pool
         self.states = states
@@ -69,7 +80,7 @@ class LocalEngine:
         self.pending: dict[int, Arrays] = {}  # new states of this round's clients, kept if their updates are accepted
         self._models: queue.SimpleQueue[ModelPair] = queue.SimpleQueue()
         for _ in range(workers):
-            self._models.put(ModelPair(plan.model))
+            self._models.put(ModelPair(plan.model, device))
 
     def train(self, server: Server, round_number: int, chosen: Sequence[int]) -> list[Reply]:
         self.pending.clear()

@@ -16,6 +16,7 @@ from fedalign.ingest.records import Records
 from fedalign.ingest.validation_report import Findings, PartySummary, listed
 from fedalign.inputs.raw import missing_share, row_keys
 from fedalign.labels.names import Near, normalised, reconcile
+from fedalign.labels.people import looks_like_a_person
 
 NOTHING = {"na", "n a", "nan", "null", "none", "unknown", "missing"}  # normalised names that often mean an empty cell
 
@@ -163,6 +164,16 @@ def check_empty_names(holdings: Sequence[Holding], findings: Findings) -> None:
     none = next((name for name in files if normalised(name) == "none"), "")
     fix += f", or other = {json.dumps(none)} if it means none of the classes" if none else ""
     findings.note(f"a class here, and a no for every other class in its rows: {named}; {fix}")
+
+
+def check_people(names: Sequence[str], findings: Findings) -> None:
+    """Reports class names that look like people: every party and the server see the names of all classes."""
+    people = [name for name in names if looks_like_a_person(name)]
+    if people:
+        findings.note(
+            f"{len(people)} class names look like people ({listed(people[:2])}); every party sees them, so use codes, "
+            "or check that dataset.label names the right column"
+        )
 
 
 def check_lists(names: Sequence[str], findings: Findings) -> None:

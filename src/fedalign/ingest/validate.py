@@ -35,6 +35,7 @@ def look(files: Files, encoder: Any = None) -> ValidationReport:
     if reading.style != "columns":
         checks.check_empty_names(holdings, findings)
         checks.check_lists(names, findings)
+    checks.check_people(names, findings)
     checks.check_identifiers(holdings, reading, findings)
     checks.check_copies(holdings, findings)
     _check_kind(files, reading, holdings, findings)

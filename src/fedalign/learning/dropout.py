@@ -34,7 +34,7 @@ class Dropout(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: torch.autograd.function.FunctionCtx, x: Tensor, noise: KeyedRandom, rate: float) -> Tensor:
-        mask = noise.mask(x.shape, rate)
+        mask = noise.mask(x.shape, rate).to(x.device)  # drawn on the CPU, so that a device changes no mask
         ctx.save_for_backward(mask)
         ctx.scale = scale(rate)  # type: ignore[attr-defined]
         return kept(x.contiguous(), mask).mul_(ctx.scale)  # type: ignore[attr-defined]

@@ -16,6 +16,7 @@ from fedalign.learning.model import DualEncoder
 from fedalign.learning.optimizers import SGD, Adam, Group, Optimizer
 from fedalign.learning.settings import Training
 from fedalign.randomness import KeyedRandom, seeded
+from fedalign.system.device import CPU
 from fedalign.types import Arrays, Examples, Server, Task, Update, Visit
 
 if TYPE_CHECKING:
@@ -27,9 +28,9 @@ OPTIMIZER = "optimizer:"  # prefix of the optimizer's part of a client's state; 
 class ModelPair:
     """A model to train and one to keep as received. Each thread needs one; clients do not."""
 
-    def __init__(self, model: DualEncoder) -> None:
-        self.model = model.clone()
-        self.start = model.clone()
+    def __init__(self, model: DualEncoder, device: torch.device = CPU) -> None:
+        self.model = model.clone().on(device)
+        self.start = model.clone().on(device)
         self.start.train_only([])
 
 
@@ -105,7 +106,7 @@ def run_epochs(algorithm: Algorithm, visit: Visit) -> tuple[Update, Arrays]:
     returned = {name: arrays[name] for name in algorithm.shared(model)}
     update = Update(returned, labelled_rows(data, model.task), data.classes, send)
     if config.keep_optimizer:
-        kept = kept | {k: v for optimizer in optimizers for k, v in stored(optimizer, names).items()}
+        kept = kept | {k: v.to(CPU) for optimizer in optimizers for k, v in stored(optimizer, names).items()}
     return update, kept
 
 

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from fedalign.errors import UserError
 from fedalign.randomness import KeyedRandom
+from fedalign.system.device import CPU
 from fedalign.types import Arrays, Rows, Task
 
 # linear: an ordinary layer; rows: the same without a bias; names: a label encoder started from label names;
@@ -87,14 +88,27 @@ class DualEncoder(nn.Module):
         self.frozen = frozenset(name for name, value in data_encoder.named_parameters() if not value.requires_grad)
         # else it draws from torch's global generator, which a visit then seeds
         self.keyed = bool(getattr(data_encoder, "keyed", False))
+        # of the data encoder; rows are moved there and vectors back, so all else stays on the CPU
+        self.device = CPU
+
+    def on(self, device: torch.device) -> DualEncoder:
+        """This model, with its data encoder on another device."""
+        self.device = device
+        self.data_encoder.to(device)
+        return self
 
     def encode(self, x: Rows, noise: KeyedRandom | None = None) -> Tensor:
         """Rows to vectors (n, d); with noise in training, without in evaluation."""
+        if self.device == CPU:
+            return self._encode(x, noise)
+        return self._encode(x.to(self.device), noise).to(CPU)
+
+    def _encode(self, x: Rows, noise: KeyedRandom | None) -> Tensor:
         if self.keyed:
             return self.data_encoder(x, noise)
         self.data_encoder.train(noise is not None)
         if not len(x):  # a batch none of whose rows has a loss; few modules read nothing
-            return torch.zeros(0, self.label_encoder.weight.shape[1])
+            return torch.zeros(0, self.label_encoder.weight.shape[1], device=self.device)
         return self.data_encoder(x)
 
     def forward(self, x: Rows, noise: KeyedRandom | None = None) -> Tensor:
@@ -112,7 +126,10 @@ class DualEncoder(nn.Module):
 
     def arrays(self) -> Arrays:
         """A copy of all weights and persistent buffers."""
-        return {name: value.detach().clone() for name, value in self.state_dict().items()}
+        found = {name: value.detach() for name, value in self.state_dict().items()}
+        if self.device == CPU:
+            return {name: value.clone() for name, value in found.items()}
+        return {name: value.to(CPU, copy=True) for name, value in found.items()}
 
     def trainable(self) -> tuple[str, ...]:
         """The names of the arrays that training changes."""

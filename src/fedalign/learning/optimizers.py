@@ -68,7 +68,7 @@ class Optimizer(ABC):
 
 
 def _over(blank: dict[str, Tensor], known: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {what: known.get(what, tensor) for what, tensor in blank.items()}
+    return {what: known.get(what, tensor).to(tensor.device) for what, tensor in blank.items()}
 
 
 class Adam(Optimizer):

@@ -7,11 +7,23 @@ by the L2 sensitivity: how far one row can move the vector. Neighbouring data di
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from fedalign.errors import UserError
 
 NEIGHBOURS = "two files are neighbours if one has exactly one training row more than the other"
+INTERVAL = 1e-3  # of the privacy loss while a multiplier is searched; the result is checked at a finer one
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Gaussian releases of the same size. Each uses every row with the probability `rate`, drawn anew."""
+
+    multiplier: float
+    rate: float = 1.0
+    steps: int = 1
 
 
 def noise_multiplier(epsilon: float, delta: float) -> float:
@@ -19,7 +31,25 @@ def noise_multiplier(epsilon: float, delta: float) -> float:
     return float(_library().get_sigma_gaussian(epsilon, delta))
 
 
-def epsilon_of(multipliers: Iterable[float], delta: float) -> float:
+@lru_cache(maxsize=32)
+def sampled_multiplier(epsilon: float, delta: float, rate: float, steps: int) -> float:
+    """The smallest noise multiplier, to 0.001, with which these steps on sampled rows are (epsilon, delta) private."""
+    library = _library()
+    from dp_accounting.pld import PLDAccountant
+
+    return float(
+        library.calibrate_dp_mechanism(
+            lambda: PLDAccountant(library.NeighboringRelation.ADD_OR_REMOVE_ONE, INTERVAL),
+            lambda multiplier: _event(Noise(multiplier, rate, steps)),
+            epsilon,
+            delta,
+            library.LowerEndpointAndGuess(0.1, 2.0),
+            tol=1e-3,
+        )
+    )
+
+
+def epsilon_of(multipliers: Iterable[float | Noise], delta: float) -> float:
     """Epsilon at this delta of Gaussian releases about the same rows, each chosen after the ones before it; 0 if none.
 
     Their privacy loss distributions are composed numerically. The result is an upper bound.
@@ -30,9 +60,17 @@ def epsilon_of(multipliers: Iterable[float], delta: float) -> float:
     accountant: Any = PLDAccountant(library.NeighboringRelation.ADD_OR_REMOVE_ONE)
     released = False
     for multiplier in multipliers:
-        accountant.compose(library.GaussianDpEvent(multiplier))
+        accountant.compose(_event(multiplier if isinstance(multiplier, Noise) else Noise(multiplier)))
         released = True
     return float(accountant.get_epsilon(delta)) if released else 0.0
+
+
+def _event(noise: Noise) -> Any:
+    library = _library()
+    event = library.GaussianDpEvent(noise.multiplier)
+    if noise.rate < 1:
+        event = library.PoissonSampledDpEvent(noise.rate, event)
+    return event if noise.steps == 1 else library.SelfComposedDpEvent(event, noise.steps)
 
 
 def _library() -> Any:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from fedalign.errors import UserError
-from fedalign.privacy.accounting import NEIGHBOURS, epsilon_of
+from fedalign.privacy.accounting import NEIGHBOURS, Noise, epsilon_of
 from fedalign.system.files import PRIVATE, write_atomically
 
 VERSION = 1
@@ -32,13 +32,19 @@ SLACK = 1e-6  # of epsilon: the total is computed numerically and is an upper bo
 
 @dataclass(frozen=True)
 class Release:
-    """One vector of sums with Gaussian noise."""
+    """One vector of sums with Gaussian noise, or `steps` of them on rows drawn with the probability `rate`."""
 
     what: str
     run: str
     multiplier: float  # standard deviation of the noise / sensitivity
     delta: float
     budget: float | None = None  # most epsilon of all releases together
+    rate: float = 1.0
+    steps: int = 1
+
+    @property
+    def noise(self) -> Noise:
+        return Noise(self.multiplier, self.rate, self.steps)
 
 
 class Ledger:
@@ -59,7 +65,7 @@ class Ledger:
 
     def epsilon(self, delta: float) -> float:
         """What all releases together cost."""
-        return epsilon_of([entry["multiplier"] for entry in self.entries()], delta)
+        return epsilon_of(map(noise_of, self.entries()), delta)
 
     def check(self, release: Release) -> float:
         """Epsilon after a release that has not happened yet; refuses one that must not happen."""
@@ -77,6 +83,9 @@ class Ledger:
                 "run": release.run,
                 "mechanism": "gaussian",
                 "multiplier": release.multiplier,
+                **(
+                    {"rate": release.rate, "steps": release.steps} if release.noise != Noise(release.multiplier) else {}
+                ),
                 "delta": release.delta,
                 "budget": release.budget,
                 "epsilon": round(total, 6),
@@ -99,10 +108,10 @@ class Ledger:
             )
         budgets = [budget for budget in (*(e["budget"] for e in entries), release.budget) if budget is not None]
         delta = min([release.delta, *(e["delta"] for e in entries)])
-        multipliers = [entry["multiplier"] for entry in entries]
-        total = epsilon_of([*multipliers, release.multiplier], delta)
+        before = [noise_of(entry) for entry in entries]
+        total = epsilon_of([*before, release.noise], delta)
         if budgets and total > min(budgets) + SLACK:
-            spent = epsilon_of(multipliers, delta)
+            spent = epsilon_of(before, delta)
             raise UserError(
                 f"the privacy budget in {self.path} does not allow this release: epsilon {spent:.3f} of "
                 f"{min(budgets):g} is spent at delta {delta:g}, and it would become {total:.3f}; lower "
@@ -125,6 +134,11 @@ class Ledger:
             yield
         finally:
             os.close(handle)
+
+
+def noise_of(entry: Mapping[str, Any]) -> Noise:
+    """What an entry released. Entries without `rate` and `steps` are one release of all rows."""
+    return Noise(entry["multiplier"], entry.get("rate", 1.0), entry.get("steps", 1))
 
 
 def digest(entry: Mapping[str, Any]) -> str:

@@ -17,6 +17,8 @@ class Privacy(Section):
     secure_sums: bool = False  # masks, so that the server sees the sum over parties and nothing of one party
     threshold: int | None = Field(None, ge=2)  # parties that must stay to the end; None: more than two thirds
     consent: tuple[str, ...] = ()  # classes with fewer than three owners, whose sums show what one or two parties have
+    clip: float = Field(1.0, gt=0)  # gradient methods: longest gradient of one row
+    rate: float = Field(0.1, gt=0, le=1)  # gradient methods: probability with which a row is in a step
     seeded: bool = False  # noise from the seed, for tables that can be repeated; it protects nobody
 
     @field_validator("delta")

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fedalign import registry
+from fedalign.privacy.attacks import told
 from fedalign.report.grouping import Entry, Setting
 from fedalign.report.load import StoredRun, number
 from fedalign.report.style import printable
@@ -95,20 +96,22 @@ def run_summary(setting: Setting) -> list[tuple[str, str]]:
     if facts.get("label_source"):
         items.append(("class vectors start from", printable(str(facts["label_source"]), 200)))
     training = table.get("training")
+    whose = f" of {setting.best.title}" if len(setting.entries) > 1 else ""
     if _fixed(run):
-        items.append(("plan", f"{len(run.records)} exchanges with all parties; nothing is trained in rounds"))
+        items.append((f"plan{whose}", f"{len(run.records)} exchanges with all parties; nothing is trained in rounds"))
     elif isinstance(training, dict):
         chosen = min(int(number(table.get("clients_per_round")) or 0), len(parties) or 10**9)
         rounds, epochs = table.get("rounds", "?"), training.get("epochs", "?")
-        items.append(
-            ("plan", f"{rounds} rounds, {chosen} parties per round, {epochs} local epoch{'' if epochs == 1 else 's'}")
-        )
+        trained = f"{epochs} local epoch{'' if epochs == 1 else 's'}"
+        items.append((f"plan{whose}", f"{rounds} rounds, {chosen} parties per round, {trained}"))
     if facts.get("weights"):
         encoder = table.get("encoder")
         kind = f"{encoder.get('name')}, " if isinstance(encoder, dict) else ""
-        items.append(("model", printable(f"{kind}{facts['weights']:,} weights")))
+        items.append((f"model{whose}", printable(f"{kind}{facts['weights']:,} weights")))
     if run.kept.get("why"):
         items.append(("kept", printable(str(run.kept["why"]), 300)))
+    if told(run.audit):
+        items.append(("attacks on it", told(run.audit)))
     seeds = sorted({run.seed for run in setting.runs if run.seed is not None})
     if seeds:
         items.append(("seed" if len(seeds) == 1 else "seeds", ", ".join(map(str, seeds))))
@@ -168,7 +171,8 @@ def missing_notes(setting: Setting) -> list[str]:
             else ("all runs: " if len(who) == runs else f"{'; '.join(who[:4])}{' …' if len(who) > 4 else ''}: ")
         )
         notes.append(printable(about + sentence))
-    lengths = {run.records[-1]["round"] for run in setting.runs if run.records}
+    # a method that solves for its weights ends by itself
+    lengths = {run.records[-1]["round"] for run in setting.runs if run.records and not _fixed(run)}
     if len(lengths) > 1:
         notes.append(f"the runs have different numbers of rounds ({', '.join(map(str, sorted(lengths)))})")
     return notes

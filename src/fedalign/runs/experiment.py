@@ -33,6 +33,7 @@ from fedalign.randomness import torch_generator
 from fedalign.runs import protection
 from fedalign.runs.folder import RunFolder
 from fedalign.runs.results import finish
+from fedalign.system import device
 from fedalign.types import Examples, Federation, Pool, Sequences
 
 PRIVATE_FEATURES = 200  # of a feature map with noise: more features have more noise in all
@@ -151,7 +152,7 @@ def with_feature_map(config: Config, inputs: InputKind, classes: int) -> Config:
         filled["features"] = PRIVATE_FEATURES
     found = registry.Choice(name=name, **filled)
     if algorithm.base != "none":
-        if config.encoder.name not in registry.names("encoders"):
+        if not registry.is_own("encoders", config.encoder.name):
             raise UserError(f"algorithm.base works with the encoders {', '.join(registry.names('encoders'))}")
         trained = config.encoder.model_dump(mode="json")
         found = registry.Choice(name="stacked", trained=trained, fixed_map={"name": name, **filled}, classes=classes)
@@ -210,7 +211,7 @@ def run(
     if resume:
         folder.check_same(config)
     first = prepared.start()  # reports what does not fit before a folder is made
-    protection.check_ledgers(prepared.algorithm)
+    protection.check_ledgers(prepared.algorithm, prepared.model)
     if opened is None:
         check_simulated(prepared, callbacks.on_warning)
     if not resume:
@@ -225,6 +226,8 @@ def run(
         engine = opened or stack.enter_context(options.open(prepared, states))
         engine.on_visit = callbacks.on_visit
         callbacks.on_start(prepared, done)
+        if getattr(options, "device", "cpu") != "cpu" and opened is None:
+            callbacks.on_warning(device.sentence(options.device_for(prepared), config.encoder.name))
         if prepared.algorithm.head == "names" and config.dataset.name != "synthetic":
             for sentence in notices(prepared.federation.label_names, asked, config.labels):
                 callbacks.on_warning(sentence)

@@ -10,6 +10,9 @@ from fedalign.learning.algorithm import Algorithm
 from fedalign.learning.analytic.joint import exposed, require_consent
 from fedalign.learning.analytic.private import PrivateAnalytic, private
 from fedalign.learning.analytic.secure import SecureAnalytic, secure
+from fedalign.learning.model import DualEncoder
+from fedalign.learning.private_training import PrivateTraining, private_training
+from fedalign.learning.rounds import choose
 from fedalign.privacy.secure_sums.identity import Identity
 from fedalign.runs.ledgers import ledgers
 from fedalign.types import Federation
@@ -18,6 +21,10 @@ from fedalign.types import Federation
 def protected(algorithm: Algorithm, config: Config) -> Algorithm:
     """The algorithm with noise, with masks, or with both."""
     asked = config.privacy
+    if asked.on and not algorithm.fixed_features:
+        if asked.secure_sums:
+            raise UserError("privacy.secure_sums works with algorithm.name = 'analytic' only; remove it")
+        return PrivateTraining(inner=algorithm, privacy=asked, visits=1, epochs=1)  # completed by `simulated`
     if asked.on:
         algorithm = private(algorithm, asked, config.name, config.seed)
     return secure(algorithm, asked.threshold, asked.consent, config.name) if asked.secure_sums else algorithm
@@ -31,10 +38,12 @@ def noisy(algorithm: Algorithm) -> PrivateAnalytic | None:
 
 def simulated(algorithm: Algorithm, config: Config, data: Federation) -> Algorithm:
     """The algorithm for a run on one machine: with the ledger of every party, and identities made from the seed."""
+    if config.privacy.on and config.thresholds:
+        raise UserError("thresholds = true counts hits on the parties' rows; remove it, or remove privacy.epsilon")
+    if isinstance(algorithm, PrivateTraining):
+        return gradients(algorithm.inner, config, data)
     found = noisy(algorithm)
     if found is not None:
-        if config.thresholds:
-            raise UserError("thresholds = true counts hits on the parties' rows; remove it, or remove privacy.epsilon")
         found = replace(found, ledgers=ledgers(config, data))
     if not isinstance(algorithm, SecureAnalytic):
         return found or algorithm
@@ -55,8 +64,30 @@ def simulated(algorithm: Algorithm, config: Config, data: Federation) -> Algorit
     )
 
 
-def check_ledgers(algorithm: Algorithm) -> None:
+def gradients(algorithm: Algorithm, config: Config, data: Federation) -> PrivateTraining:
+    """A gradient method with noise. Who takes part in which round follows from the seed, so it is no secret."""
+    count = len(data.parties)
+    taken = [0] * count
+    for number in range(1, config.rounds + 1):
+        for client in choose(config.seed, number, count, config.clients_per_round):
+            taken[client] += 1
+    found = private_training(
+        algorithm,
+        config.privacy,
+        config.training,
+        max(taken),
+        config.algorithm.name,
+        config.name,
+        config.seed,
+        data.task,
+    )
+    return replace(found, ledgers=ledgers(config, data))
+
+
+def check_ledgers(algorithm: Algorithm, model: DualEncoder) -> None:
     """Refuses the run if the ledger of one of its parties does, before anything is written."""
+    if isinstance(algorithm, PrivateTraining):
+        algorithm.check_ledgers(model)
     found = noisy(algorithm)
     if found is not None:
         found.check_ledgers()

@@ -11,7 +11,7 @@ from scipy import stats
 from torch import Tensor
 
 from fedalign.learning.analytic import private_sums
-from fedalign.learning.analytic.private_solve import positive, solution
+from fedalign.learning.analytic.private_solve import hidden_classes, positive, solution
 from fedalign.learning.analytic.private_sums import (
     CONSTANT,
     SENSITIVITY,
@@ -170,3 +170,16 @@ def test_with_little_noise_the_solution_predicts_the_labels() -> None:
 def test_the_deviation_that_the_server_uses_is_that_of_the_noise() -> None:
     assert private_sums.matrix_noise(2.0) == pytest.approx(2.0 * 1.25)
     assert private_sums.matrix_variances(2.0).flatten().tolist() == pytest.approx([12.5, 6.25])
+
+
+def test_classes_whose_sums_are_lost_in_noise_are_named() -> None:
+    """By hand, single-label: the noise of a class sum has the deviation 2 * 1.25 sqrt(2) / sqrt(1.25) = sqrt(10) at a
+    multiplier of 2, so of 40 numbers at one client its square is 400 and at two clients 800. The line is at twice that.
+    A class without an owner has neither sum nor noise."""
+    first, second = (torch.zeros(4, 41, dtype=torch.float64) for _ in range(2))
+    first[0, 0], second[0, 0] = 20.0, 19.9  # two owners: 39.9^2 = 1592 < 1600
+    first[1, 3] = 28.3  # one owner: 801 >= 800
+    second[2, 5] = 28.2  # one owner: 795 < 800
+    clients = [{"class_sums": first}, {"class_sums": second}]
+    assert hidden_classes(clients, 2.0, "single") == [0, 2]
+    assert hidden_classes(clients, 0.1, "single") == []

@@ -63,7 +63,7 @@ def digest(encoder: nn.Module) -> bytes:
     found = hashlib.blake2b(digest_size=16)
     for name, value in encoder.state_dict().items():
         found.update(f"{name} {tuple(value.shape)} {value.dtype}".encode())
-        found.update(value.detach().contiguous().numpy().tobytes())
+        found.update(value.detach().cpu().contiguous().numpy().tobytes())
     return found.digest()
 
 

@@ -16,11 +16,11 @@ from typing import Any, ClassVar
 
 import torch
 
-from fedalign.errors import UserError
+from fedalign.errors import UserError, printable
 from fedalign.learning.algorithm import Algorithm
 from fedalign.learning.analytic import server, state
 from fedalign.learning.analytic.client import Part, Stage
-from fedalign.learning.analytic.private_solve import solution
+from fedalign.learning.analytic.private_solve import hidden_classes, solution
 from fedalign.learning.analytic.private_sums import SENSITIVITY, implausible_noisy_sums, noisy_sums
 from fedalign.learning.analytic.sums import ALL
 from fedalign.learning.model import DualEncoder
@@ -138,9 +138,19 @@ class PrivateAnalytic(Algorithm):
         return {"clients": state.held(server_), "privacy": found}
 
     def warnings(self, server_: Server, label_names: Sequence[str]) -> list[str]:
-        if not self.privacy.seeded:
-            return []
-        return ["privacy.seeded = true: the noise can be computed from the seed and protects nobody"]
+        found = []
+        if self.privacy.seeded:
+            found.append("privacy.seeded = true: the noise can be computed from the seed and protects nobody")
+        task: Task = "multi" if "multi" in server_.state else "single"
+        noise = self.multiplier * math.sqrt(self.summed)
+        lost = hidden_classes(list(state.sums_of(server_).values()), noise, task)
+        if lost:
+            names = ", ".join(printable(label_names[c]) for c in lost[:3]) + (", ..." if len(lost) > 3 else "")
+            found.append(
+                f"the noise hides the sums of {len(lost)} of {len(label_names)} classes ({names}), so expect little of "
+                "them; use more rows or a larger privacy.epsilon"
+            )
+        return found
 
 
 def private(algorithm: Algorithm, privacy: Privacy, run: str, seed: int) -> PrivateAnalytic:

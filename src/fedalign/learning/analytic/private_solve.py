@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-from fedalign.learning.analytic.private_sums import matrix_variances
+from fedalign.learning.analytic.private_sums import SENSITIVITY, class_scale, matrix_variances
 from fedalign.learning.analytic.solve import solve
 from fedalign.learning.analytic.sums import NONE, pack, total, unpack
 from fedalign.types import Arrays, Task
@@ -18,6 +18,7 @@ PENALTY = 0.03  # relative to trace / d, besides
 TEMPERATURE = 0.07  # single-label: of scores, whose targets are 0 and 1
 OMEGA = 0.1  # multi-label: weight of unknown entries
 SLOPE = 4.0  # multi-label: logits per score
+HIDDEN = 2.0  # a class sum is hidden if its square is less than this many times that of noise alone
 LEAST, HIGHEST = 1e-3, 0.5  # share of the rows for which a class is predicted
 
 
@@ -33,6 +34,19 @@ def solution(
     weight = (OMEGA if omega is None else omega) if task == "multi" else 0.0
     scores = solve(sums, weight, PENALTY if penalty is None else penalty).extended
     return scores / TEMPERATURE if task == "single" else _decided(sums, scores)
+
+
+def hidden_classes(clients: Sequence[Arrays], multiplier: float, task: Task) -> list[int]:
+    """The classes whose sum over the clients is hardly longer than the noise in it. Only what was released is read."""
+    if not clients:
+        return []
+    totals = torch.stack([one["class_sums"][:, :-1] for one in clients]).sum(0)  # (C, d)
+    variance = torch.zeros(len(totals), dtype=torch.float64)
+    for one in clients:
+        own = one["class_sums"].any(1)  # of other classes a client sends zeros
+        variance[own] += (multiplier * SENSITIVITY / class_scale(own, task)) ** 2
+    expected = variance * totals.shape[1]
+    return ((totals.square().sum(1) < HIDDEN * expected) & (variance > 0)).nonzero().flatten().tolist()
 
 
 def repaired(clients: Mapping[int, Arrays], multiplier: float) -> Arrays:
