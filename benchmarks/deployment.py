@@ -60,7 +60,7 @@ class Meter:
                     continue  # ended, and not waited for yet
                 # a worker's tasks are too short to be seen, but it waits for them; Flower's own processes are seen
                 mine = fields[11:15] if kind.startswith("worker") else fields[11:13]
-                forked = kind.startswith("worker") and self.is_worker(fields[1])
+                forked = kind == "worker party" and self.is_worker(fields[1])
                 self.spent[(kind, pid)] = 0.0 if forked else sum(map(int, mine)) / TICKS
                 self.memory[kind] = max(self.memory[kind], int(status.split("VmHWM:")[1].split()[0]) // 1024)
 
