@@ -54,6 +54,11 @@ def names(folder: str) -> list[str]:
     return sorted(name for name in found if not name.startswith("_") and name not in shared)
 
 
+def is_own(folder: str, name: str) -> bool:
+    """Whether the package itself has a plugin of this name."""
+    return name.replace("-", "_") in names(folder)  # a file's name cannot have a hyphen; the plugin's name may
+
+
 def find(folder: str, name: str, trust_code: bool = True) -> Any:
     """The plugin called `name`: a file of the folder, a path that ends in .py, or a module that can be imported.
 
@@ -62,9 +67,8 @@ def find(folder: str, name: str, trust_code: bool = True) -> Any:
     word = PLUGINS[folder]
     if not isinstance(name, str):
         raise UserError(f"{word}.name must be a text, not {name!r:.60}")
-    file = name.replace("-", "_")  # a file's name cannot have a hyphen; the plugin's name may
-    if file in names(folder):
-        module = importlib.import_module(f"fedalign.{folder}.{file}")
+    if is_own(folder, name):
+        module = importlib.import_module(f"fedalign.{folder}.{name.replace('-', '_')}")
     elif not trust_code:
         raise UserError(f"{word} {name[:200]!a} is a program of its own; look at it, then allow it with --trust-code")
     elif name.endswith(".py"):

@@ -24,6 +24,13 @@ def test_images_keep_their_labels_and_are_scaled(tmp_path: Path) -> None:
     assert pool.test.y[order].argmax(1).tolist() == list(range(10))
 
 
+def test_a_share_of_the_images_is_the_first_ones_of_each_part(tmp_path: Path) -> None:
+    write_fashion(tmp_path)
+    pool = fashion.Fashion(share=0.3, validation=0.0).load(tmp_path)
+    assert pool.train.y.argmax(1).tolist() == [0, 1, 2, 3, 4, 5]
+    assert pool.test.y.argmax(1).tolist() == [0, 1, 2]
+
+
 def test_absent_and_wrong_files_are_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"Fashion-MNIST is not in .*; download train-images"):
         fashion.Fashion().load(tmp_path)

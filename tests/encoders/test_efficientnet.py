@@ -8,12 +8,16 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from safetensors.torch import load, save
 
+from fedalign import Federation, Model, train
 from fedalign.encoders import efficientnet_lite0 as network
 from fedalign.encoders._legacy_weights import read_weights
 from fedalign.errors import UserError
+from fedalign.inference.export.graph import graph_of
 from fedalign.inputs import Shape
 from fedalign.learning.analytic.kept import KeptFeatures, digest
 
@@ -84,6 +88,7 @@ def test_features_of_a_row_depend_on_the_row_alone_and_a_stored_model_needs_no_p
     again = empty.to_empty(device="cpu")
     again.load_state_dict(encoder.state_dict())
     assert torch.equal(again(x), found)
+    assert load(save(encoder.state_dict())).keys() == encoder.state_dict().keys()
 
 
 def test_features_are_kept_for_the_same_rows_and_map_only() -> None:
@@ -103,3 +108,16 @@ def test_features_are_kept_for_the_same_rows_and_map_only() -> None:
     del y
     store.put(x, digest(one), parts)
     assert len(store._entries) == 2
+
+
+@INSTALLED
+def test_a_trained_model_is_stored_loaded_and_exported(tmp_path: Path) -> None:
+    rows = np.random.default_rng(1).random((8, 16, 16, 1), dtype=np.float32)
+    rows[::2] *= 0.5
+    data = Federation.from_arrays({"north": (rows, ["bright", "dark"] * 4)})
+    settings = {"algorithm.name": "analytic", "encoder.name": "efficientnet-lite0", "encoder.side": 16}
+    model = train(data, out=tmp_path / "run", progress=False, settings=settings)
+    again = Model.load(tmp_path / "run")
+    torch.testing.assert_close(again.logits(rows), model.logits(rows))
+    given = torch.from_numpy(again.inputs.graph_inputs(rows)["rows"])
+    torch.testing.assert_close(graph_of(again)(given)[0], again.logits(rows), atol=1e-5, rtol=1e-5)

@@ -53,6 +53,9 @@ class Fashion:
     )
 
     validation: Annotated[float, Field(ge=0, lt=1)] = 0.1  # share of the training images
+    share: Annotated[float, Field(gt=0, le=1)] = (
+        1.0  # of the images, the first ones of each part; less for short trials
+    )
 
     def present(self, folder: Path) -> bool:
         return all((folder / FOLDER / name).is_file() for name in FILES)
@@ -66,7 +69,7 @@ class Fashion:
         if not self.present(folder):
             self.fetch(folder)
         images, labels, tested, test_labels = (
-            read_idx(folder / FOLDER / name, 3 if "images" in name else 1) for name in FILES
+            self._first(read_idx(folder / FOLDER / name, 3 if "images" in name else 1)) for name in FILES
         )
         order = numpy_generator("fashion", "validation").permutation(len(images))
         aside = round(len(images) * self.validation)
@@ -81,6 +84,9 @@ class Fashion:
             inputs,
             validation=examples(images[held], labels[held], inputs) if aside else None,
         )
+
+    def _first(self, array: np.ndarray) -> np.ndarray:
+        return array[: max(round(len(array) * self.share), 1)]
 
 
 def examples(images: np.ndarray, labels: np.ndarray, inputs: Images) -> Examples:

@@ -161,7 +161,9 @@ def folded(path: Path) -> dict[str, Tensor]:
     found = {}
     for name, conv, norm, _ in convolutions():
         scale = stored[f"{norm}.weight"] * (stored[f"{norm}.running_var"] + EPSILON).rsqrt()
-        found[f"{name}.weight"] = stored[f"{conv}.weight"].permute(3, 2, 0, 1) * scale[:, None, None, None]
+        found[f"{name}.weight"] = (
+            stored[f"{conv}.weight"].permute(3, 2, 0, 1) * scale[:, None, None, None]
+        ).contiguous()
         found[f"{name}.bias"] = stored[f"{norm}.bias"] - stored[f"{norm}.running_mean"] * scale
     return found
 

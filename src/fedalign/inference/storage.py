@@ -51,7 +51,7 @@ def read_model(folder: Path, trust_code: bool) -> tuple[ModelCard, DualEncoder]:
     card = read_card(folder)
     if trust_code:
         card = _with_absolute_path(card, folder)
-    elif card.encoder.name not in registry.names("encoders"):
+    elif not registry.is_own("encoders", card.encoder.name):
         raise UserError(
             f"the encoder of {folder} is a program of its own, {card.encoder.name[:200]!a}; look at it, then load "
             "the model with trust_code=True, or --trust-code on the command line"
@@ -89,7 +89,7 @@ def _renamed(card: ModelCard, encoder: str) -> ModelCard:
 def _network(card: ModelCard, trust_code: bool) -> DualEncoder:
     """A network of the card's shape. The package's own encoders take no memory yet; a user's program is built as is."""
     options = registry.build("encoders", card.encoder.name, card.encoder.options, trust_code=trust_code)
-    own = card.encoder.name in registry.names("encoders")
+    own = registry.is_own("encoders", card.encoder.name)
     with torch.device("meta") if own else nullcontext():
         encoder = options.build(card.inputs.shape, torch.Generator())
         vectors = torch.zeros(len(card.label_names), encoder.dim)  # (C, d)

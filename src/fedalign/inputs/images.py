@@ -87,6 +87,7 @@ class Images(ScaledNumbers):
     rows_called: ClassVar[str] = "images"
     encoder: ClassVar[str] = "convnet"
     feature_map: ClassVar[str] = "pixels"
+    opens_files: ClassVar[bool] = True
     graph_rows: ClassVar[str] = "`rows` (n, channels, height, width) float32 pixels from 0 to 1"
     Columns: ClassVar[type] = ImageColumns
     Settings: ClassVar[type] = ImageSettings

@@ -53,6 +53,8 @@ class InputKind(Stored):
     rows_called: ClassVar[str] = "rows"  # in sentences for users, plural
     encoder: ClassVar[str] = "transformer"  # the trained encoder that suits it
     feature_map: ClassVar[str] = ""  # the fixed encoder that suits it; empty: there is none
+    # whether rows and cells may be paths, which nobody but the owner of the machine may choose
+    opens_files: ClassVar[bool] = False
     trial_is_prepared: ClassVar[bool] = False  # whether `trial` returns prepared rows
     graph_rows: ClassVar[str] = "`rows`"  # what an exported graph reads
     # dataclass of the [dataset] options that say where the input is; its first field has the kind's name, e.g. `text`

@@ -152,7 +152,7 @@ def with_feature_map(config: Config, inputs: InputKind, classes: int) -> Config:
         filled["features"] = PRIVATE_FEATURES
     found = registry.Choice(name=name, **filled)
     if algorithm.base != "none":
-        if config.encoder.name not in registry.names("encoders"):
+        if not registry.is_own("encoders", config.encoder.name):
             raise UserError(f"algorithm.base works with the encoders {', '.join(registry.names('encoders'))}")
         trained = config.encoder.model_dump(mode="json")
         found = registry.Choice(name="stacked", trained=trained, fixed_map={"name": name, **filled}, classes=classes)

@@ -50,7 +50,7 @@ def _check_plugins(path: Path) -> None:
     for kind, section in registry.PLUGINS.items():
         chosen = table.get(section, {})
         name = chosen.get("name") if isinstance(chosen, dict) else None
-        if name is not None and name not in registry.names(kind):
+        if name is not None and not (isinstance(name, str) and registry.is_own(kind, name)):
             raise UserError(
                 f"{path} names the {section} {name!a}, a program of its own; look at it, then allow it with "
                 "--trust-code"

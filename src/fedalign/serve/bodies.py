@@ -30,6 +30,9 @@ TYPES = {
     "application/vnd.apache.parquet": ".parquet",
     "application/x-parquet": ".parquet",
 }
+IMAGES = {"image/png": ".png", "image/jpeg": ".jpg", "image/tiff": ".tiff", "image/webp": ".webp"}
+IMAGE_ENDINGS = (*IMAGES.values(), ".jpeg", ".tif")
+SEND_IMAGE = "this model reads images; send one of them, for example curl -F file=@1.png, or rows of pixels from 0 to 1"
 UNFIT = (TypeError, ValueError, AttributeError, IndexError, OverflowError)  # of rows that are not what a model reads
 EXAMPLE = '{"rows": [...]}'
 
@@ -57,6 +60,8 @@ def parse_json(body: bytes, limits: Limits) -> list[Any]:
 
 def records_of_json(model: Model, reading: Reading, rows: list[Any]) -> Records:
     """Rows given as objects, by column name, or bare as texts, lists of numbers or recordings, by position."""
+    if model.inputs.opens_files and any(isinstance(row, dict | str) for row in rows):
+        raise Refused(Reason.BAD_INPUT, SEND_IMAGE)  # a path would be one of this machine's files
     if all(isinstance(row, dict) for row in rows):
         parts = [part for part in columns.read(_table(rows), reading, labelled=False) if len(part)]
         return columns.joined(parts)
@@ -86,20 +91,21 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
     return Table(REQUEST, names, pieces)
 
 
-def ending_of(content_type: str, filename: str | None) -> str:
+def ending_of(content_type: str, filename: str | None, images: bool = False) -> str:
     """Which format an upload has: by the name of its file, else by its content type."""
+    endings, types = (IMAGE_ENDINGS, IMAGES) if images else (ENDINGS, TYPES)
     if filename is not None:
         ending = Path(filename.lower()).suffix
-        if ending in ENDINGS:
+        if ending in endings:
             return ending
         shown = quoted(Path(filename).name)
-        raise Refused(Reason.UNKNOWN_KIND, f"the file {shown} is none of {', '.join(ENDINGS)}; save it as one of them")
-    if content_type in TYPES:
-        return TYPES[content_type]
+        raise Refused(Reason.UNKNOWN_KIND, f"the file {shown} is none of {', '.join(endings)}; save it as one of them")
+    if content_type in types:
+        return types[content_type]
     shown = quoted(content_type) if content_type else "missing"
     raise Refused(
         Reason.UNKNOWN_KIND,
-        f"the content type is {shown}; send {JSON}, {', '.join(list(TYPES)[:3])}, or a form with a file",
+        f"the content type is {shown}; send {JSON}, {', '.join(list(types)[:3])}, or a form with a file",
     )
 
 
@@ -107,11 +113,14 @@ def records_of_file(body: bytes, ending: str, reading: Reading, limits: Limits, 
     """The rows of an uploaded file, in batches."""
     if not body:
         raise Refused(Reason.BAD_INPUT, "the file is empty; send a header and at least one row")
+    if reading.input.opens_files and ending not in IMAGE_ENDINGS:
+        raise Refused(Reason.BAD_INPUT, SEND_IMAGE)  # a table would name files of this machine
     with tempfile.TemporaryDirectory(prefix="fedalign-") as folder:
         path = Path(folder) / f"upload{ending}"
         path.write_bytes(body)
         found: list[Records] = []
-        for part in columns.read(open_table(path), reading, labelled=False):
+        table = _image(path, reading) if ending in IMAGE_ENDINGS else open_table(path)
+        for part in columns.read(table, reading, labelled=False):
             check_deadline(deadline, limits)
             found.append(part)
             _check_count(sum(map(len, found)), limits)
@@ -119,6 +128,16 @@ def records_of_file(body: bytes, ending: str, reading: Reading, limits: Limits, 
     if not found:
         raise Refused(Reason.BAD_INPUT, "the file holds no row; send a header and at least one row")
     return found
+
+
+def _image(path: Path, reading: Reading) -> Table:
+    """A table of one uploaded image."""
+    column = getattr(reading, reading.input.name())
+
+    def pieces(wanted: Sequence[str], report: Report) -> Iterator[Piece]:
+        yield np.ones(1, dtype=np.int64), {column: [path.name]}
+
+    return Table(REQUEST, (column,), pieces, folder=path.parent)
 
 
 def _check_count(rows: int, limits: Limits) -> None:

@@ -57,7 +57,7 @@ class Predict:
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind == bodies.JSON:
             return await self.service.of_json(body, options, deadline)
-        content, ending = await upload(headers, kind, body)
+        content, ending = await upload(headers, kind, body, self.service.model.inputs.opens_files)
         return await self.service.of_file(content, ending, options, deadline)
 
 
@@ -90,10 +90,10 @@ async def read_body(receive: Receive, limits: Limits) -> bytes:
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-async def upload(headers: Headers, kind: str, body: bytes) -> tuple[bytes, str]:
+async def upload(headers: Headers, kind: str, body: bytes, images: bool) -> tuple[bytes, str]:
     """The content of an uploaded file and the ending of its name: the only file of a form, or the body itself."""
     if kind != FORM:
-        return body, bodies.ending_of(kind, None)
+        return body, bodies.ending_of(kind, None, images)
 
     async def stream() -> AsyncGenerator[bytes, None]:
         yield body
@@ -107,6 +107,6 @@ async def upload(headers: Headers, kind: str, body: bytes) -> tuple[bytes, str]:
         files = [value for _, value in form.multi_items() if not isinstance(value, str)]
         if not files:
             raise Refused(Reason.BAD_INPUT, "the form holds no file; send one, for example curl -F file=@rows.csv")
-        return await files[0].read(), bodies.ending_of("", files[0].filename or "")
+        return await files[0].read(), bodies.ending_of("", files[0].filename or "", images)
     finally:
         await form.close()
