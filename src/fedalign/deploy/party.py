@@ -86,7 +86,7 @@ class PartyFolder:
         return configs.load(str(self.folder / "config.toml"))
 
     def consent(self) -> Consent:
-        if not self.data.is_file():
+        if not self.data.exists():
             raise UserError(f"there is no file {self.data}; put it back, or join again with another file")
         return consent_for(self.data, self.config, self.name)
 
