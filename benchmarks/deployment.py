@@ -37,7 +37,7 @@ from helpers.tcp_proxy import Proxy  # noqa: E402
 CLINICS = ROOT / "examples" / "clinics"
 FILES = ("north.csv", "south.jsonl", "east.csv")
 TICKS = os.sysconf("SC_CLK_TCK")
-KINDS = ("superlink", "supernode", "worker party", "worker server", "fedalign party", "fedalign server")
+KINDS = ("launch superlink", "launch supernode", "worker party", "worker server", "fedalign party", "fedalign server")
 STOCK = ("flower-superlink", "flower-supernode", "flower-superexec", "flwr-clientapp", "flwr-serverapp", "flwr run")
 
 

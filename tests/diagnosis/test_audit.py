@@ -77,3 +77,8 @@ def test_the_command_stores_figures_in_the_run(tmp_path: Path, capsys: pytest.Ca
     stored = json.loads((run / "audit.json").read_text())
     assert stored["membership"]["shadow_models"] == 4
     assert len(stored["first_message"]) == stored["parties"]
+    sentence = f"membership by likelihood ratio: AUC {stored['membership']['auc']:.3f}"
+    assert fedalign("report", run, "--out", tmp_path / "page.html") == 0
+    assert sentence in (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert fedalign("export", run, "--out", tmp_path / "model") == 0
+    assert sentence in (tmp_path / "model" / "README.md").read_text(encoding="utf-8")

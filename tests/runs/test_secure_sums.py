@@ -167,6 +167,18 @@ def test_classes_with_fewer_than_three_owners_need_consent(folder: Path, tmp_pat
     experiment.plan(asked(folder, consent=["asthma", "gout"]))
 
 
+def test_what_leaves_shows_the_masks(folder: Path) -> None:
+    pytest.importorskip("flwr", reason="Flower is not installed; pip install 'fedalign[flower]'")
+    from fedalign.flower.preview import preview
+
+    found = preview(folder / "a.csv", asked(folder, consent=["gout"]), "a")
+    assert found.num_examples == 0
+    assert "once: sums over its rows, masked" in found.replies
+    told = " ".join(found.table()["privacy"])
+    assert "the server sees random numbers of this party, and the total of all parties" in told
+    assert "consented: gout" in told
+
+
 def test_sums_over_overlapping_owners_are_exposed_if_they_differ_by_one_party() -> None:
     """Multi-label: the matrices of {0, 1, 2} and {0, 1, 2, 3} differ by what party 3 has."""
     claims = torch.tensor([[1, 1], [1, 1], [1, 1], [0, 1]], dtype=torch.bool)

@@ -66,7 +66,7 @@ def join(
     place = folder or Path(own)
     if place.exists():
         raise UserError(f"{place} exists already; start it with fedalign party {place}, or give another --folder")
-    if not data.is_file():
+    if not data.exists():
         raise UserError(f"there is no file {data}; check the path")
     with screen.status("reading"):
         consent = consent_for(data, config_of(found), own)

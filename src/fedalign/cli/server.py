@@ -33,6 +33,9 @@ def start(
     out: Annotated[Path | None, typer.Option(help="The run's folder; default KIT/run.")] = None,
     log_format: Annotated[Format, typer.Option(help="Lines for people or for programs.")] = Format.TEXT,
     page: Annotated[str, typer.Option(metavar="HOST:PORT", help=PAGE)] = "127.0.0.1:0",
+    listen: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Where to listen, if not at the address that the parties use.")
+    ] = "",
     on_disk: Annotated[
         bool, typer.Option("--on-disk", help="Keep the SuperLink's messages in KIT/state.db instead of memory: slower.")
     ] = False,
@@ -47,7 +50,7 @@ def start(
     found = ServerKit.read(kit)
     folder = out or kit / "run"
     (kit / "logs").mkdir(mode=0o700, exist_ok=True)
-    result = serve(found, Log(kit / "logs" / "server.log", log_format), folder, page, not on_disk)
+    result = serve(found, Log(kit / "logs" / "server.log", log_format), folder, page, listen, not on_disk)
     if result is None:
         raise typer.Exit(1)
     answer({"run": folder, "rounds": result.get("rounds")})
@@ -82,6 +85,20 @@ def drop(kit: Kit, name: Annotated[str, typer.Argument(help="The party's name.")
     found.drop(name)
     answer({"admitted": sorted(found.admitted())})
     output.print(f"dropped {escape(name)}")
+    suggest("fedalign server", kit)
+
+
+@group.command()
+def renew(
+    kit: Kit,
+    days: Annotated[int, typer.Option(min=1, max=3650, help="How long the new certificate is valid.")] = 30,
+) -> None:
+    """Renew the server's certificate. The parties keep their folders; restart the server to use it."""
+    from fedalign.deploy.kit import ServerKit
+
+    until = ServerKit.read(kit).renew(days)
+    answer({"certificate_valid_until": until.isoformat()})
+    output.print(f"the certificate is valid until {until:%Y-%m-%d}; restart the server", soft_wrap=True)
     suggest("fedalign server", kit)
 
 

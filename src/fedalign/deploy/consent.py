@@ -55,6 +55,7 @@ class Consent:
             found.append(f"{when}: {len(kinds)} arrays, {spec.size:,} bytes ({listed})")
         for part, shape in self.leaving.counts.items():
             found.append(f"counts of hits and misses on {part} rows: {' x '.join(map(str, shape))} numbers")
+        found += self.leaving.privacy
         return [*found, *(f"never: {text}" for text in NEVER[:2]), *(f"note: {text}" for text in CAVEATS[:1])]
 
 

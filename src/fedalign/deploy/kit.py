@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import fcntl
 import json
 import secrets
@@ -14,7 +15,7 @@ from fedalign.config import Config
 from fedalign.deploy.invitation import Invitation, new_invitation
 from fedalign.deploy.keys import public_key
 from fedalign.errors import UserError
-from fedalign.flower.kit import write_kit
+from fedalign.flower.kit import hosts_of, write_kit, write_server_certificate
 from fedalign.system.files import PRIVATE, write_atomically
 
 FORMAT = 1
@@ -72,6 +73,13 @@ class ServerKit:
         found = new_invitation(self.address, self.authority, config, self.parties)
         found.write(self.folder / "invitation.json")
         return found
+
+    def renew(self, days: int) -> datetime.datetime:
+        """Writes a new server certificate of the same authority; returns when it expires."""
+        folder = self.folder / "certificates"
+        if not (folder / "ca.key").is_file():
+            raise UserError(f"{folder} holds no ca.key, so the certificates are your organisation's; renew them there")
+        return write_server_certificate(folder, hosts_of(self.host), days)
 
     # --- admitted keys ----------------------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from fedalign.deploy.keys import make_key
 from fedalign.deploy.launch import BELL_FILE, STATE_FILE
 from fedalign.deploy.logs import Log, from_flower
 from fedalign.deploy.page import Page
-from fedalign.deploy.supervisor import Child, StoppedError, environment, free_port, stopped_by_signals
+from fedalign.deploy.supervisor import Child, StoppedError, environment, free_port, notify, stopped_by_signals
 from fedalign.deploy.watching import Receipts
 from fedalign.errors import UserError
 from fedalign.flower import preflight
@@ -230,8 +230,10 @@ def take_part(own: PartyFolder, log: Log, page: str = "") -> None:
                 log(f"page: {shown.url}")
             side.worker.start()  # imports while the connection is made
             side.read = side.worker.log.stat().st_size
+            notify("READY=1")
             while True:
                 side.watch()
+                notify("WATCHDOG=1")
                 time.sleep(TICK)
     except StoppedError as signal:
         log(f"stopped by {signal}")

@@ -16,7 +16,7 @@ from fedalign.deploy.kit import ServerKit
 from fedalign.deploy.launch import SECRET_FILE
 from fedalign.deploy.logs import Log, from_flower
 from fedalign.deploy.page import Page
-from fedalign.deploy.supervisor import Child, StoppedError, environment, stopped_by_signals, wait_for
+from fedalign.deploy.supervisor import Child, StoppedError, environment, notify, stopped_by_signals, wait_for
 from fedalign.deploy.watching import Receipts, Rounds
 from fedalign.errors import UserError
 from fedalign.flower import preflight
@@ -36,6 +36,7 @@ class ServerSide:
     kit: ServerKit
     log: Log
     out: Path  # the run's folder
+    listen: str = ""  # where to listen, if not at the address that the parties use
     in_memory: bool = True
     control: Control | None = None
     nodes: list[NodeState] = field(default_factory=list)
@@ -53,13 +54,16 @@ class ServerSide:
         secret = str(kit.secret("worker").resolve())
         certificates = kit.folder.resolve() / "certificates"
         database = [] if self.in_memory else ["--database", str(kit.folder.resolve() / "state.db")]
+        host, port = preflight.address(self.listen) if self.listen else (kit.host, kit.port)
         link = [
-            *("--host", kit.host, "--port", str(kit.port), "--isolation", "process"),
+            *("--host", host, "--port", str(port), "--isolation", "process"),
             *("--ssl-ca-certfile", str(certificates / "ca.crt"), "--ssl-certfile", str(certificates / "server.pem")),
             *("--ssl-keyfile", str(certificates / "server.key"), "--enable-supernode-auth"),
             *("--superexec-auth-secret-file", secret, "--disable-runtime-dependency-installation", *database),
         ]
-        work = ["server", "--address", kit.address, "--secret-file", secret]
+        # the trial certificate names 127.0.0.1 too
+        self.near = kit.address if not self.listen else f"127.0.0.1:{port}"
+        work = ["server", "--address", self.near, "--secret-file", secret]
         work += ["--root-certificates", str(certificates / "ca.crt")]
         self.link = Child("SuperLink", "superlink", link, kit.folder, logs / "superlink.log", env)
         self.worker = Child("worker", "worker", work, kit.folder, logs / "worker.log", env)
@@ -77,7 +81,7 @@ class ServerSide:
 
     def connected(self) -> Control | None:
         try:
-            control = Control(self.kit.address, self.kit.authority, (self.kit.folder / "secrets/control").read_bytes())
+            control = Control(self.near, self.kit.authority, (self.kit.folder / "secrets/control").read_bytes())
             self.nodes = control.nodes()
             return control
         except Exception:  # not listening yet
@@ -220,6 +224,7 @@ class ServerSide:
         """Runs until there is a result; returns it."""
         while True:
             self.watch()
+            notify("WATCHDOG=1")
             try:
                 if self.control is not None and self.step():
                     return dict(json.loads((self.out / "result.json").read_text(encoding="utf-8")))
@@ -247,7 +252,7 @@ class ServerSide:
         self.waiting = missing
 
 
-def check_free(kit: ServerKit, out: Path) -> None:
+def check_free(kit: ServerKit, out: Path, listen: str) -> None:
     """Refuses to start where that cannot work."""
     if (out / "result.json").is_file():
         raise UserError(f"{out} holds a finished run; read it with fedalign report {out}, or give another --out")
@@ -257,21 +262,24 @@ def check_free(kit: ServerKit, out: Path) -> None:
         from fedalign.runs.folder import RunFolder
 
         RunFolder.existing(out).check_same(kit.config())
-    preflight.can_listen(kit.address)
+    preflight.can_listen(listen or kit.address)
 
 
-def serve(kit: ServerKit, log: Log, out: Path, page: str = "", in_memory: bool = True) -> dict[str, Any] | None:
+def serve(
+    kit: ServerKit, log: Log, out: Path, page: str = "", listen: str = "", in_memory: bool = True
+) -> dict[str, Any] | None:
     """Runs the server's side. Returns the result, or None if it was stopped before there was one."""
     with kit.running():
-        check_free(kit, out)
-        side = ServerSide(kit, log, out, in_memory)
+        check_free(kit, out, listen)
+        side = ServerSide(kit, log, out, listen, in_memory)
         shown = Page(page, side.shown, kit.folder / "secrets" / "page") if page else None
         try:
             with stopped_by_signals():
-                log(f"listening on {kit.address}")
+                log(f"listening on {listen or kit.address}")
                 if shown is not None:
                     log(f"page: {shown.url}")
                 side.start()
+                notify("READY=1")
                 return side.loop()
         except StoppedError as signal:
             log(f"stopped by {signal}; the same command resumes the run", "warning")

@@ -118,6 +118,14 @@ class Child:
         return ""
 
 
+def notify(text: str) -> None:
+    """Tells systemd that this command is ready or alive; does nothing elsewhere."""
+    place = os.environ.get("NOTIFY_SOCKET", "")
+    if place:
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as found:
+            found.sendto(text.encode(), "\0" + place[1:] if place.startswith("@") else place)
+
+
 def end_session(leader: int, number: signal.Signals) -> None:
     """Sends a signal to the process group that one of our children leads."""
     with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-SHOWN = 50  # receipts
+SHOWN = 20  # receipts
 
 
 @dataclass

@@ -29,6 +29,8 @@ def main(grid: Grid, context: Context) -> None:
     logger = logging.getLogger("flwr")  # which Flower shows with `flwr run --stream` and `flwr log`
     logger.addFilter(_without_trace)
     log = logger.info
+    if not context.run_config.get("packed"):  # started with flwr run, not by fedalign server
+        log(f"this run continues if --stream ends; stop it with: flwr stop {context.run_id} parties")
     try:
         result = serve(grid, str(context.run_config["config"]), context.run_config, log)
     except UserError as error:
@@ -36,7 +38,9 @@ def main(grid: Grid, context: Context) -> None:
         logger.error("error: %s", sentence)
         raise UserError(sentence) from None  # Flower marks a run as failed if its app raises
     if "last" in result:
-        log(f"finished: F1 {100 * result['last']['f1']:.2f}, accuracy {100 * result['last']['accuracy']:.2f}")
+        found, (counted, parties) = result["last"], result["scored_by"]
+        scores = f"F1 {100 * found['f1']:.2f}, accuracy {100 * found['accuracy']:.2f}"
+        log(f"finished: {scores}, counted by {counted} of {parties} parties")
     log(f"run folder: {context.run_config.get('out', 'run')}")
 
 

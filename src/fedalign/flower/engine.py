@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedalign.errors import UserError
 from fedalign.flower import messages
+from fedalign.flower.party_state import digest_of
 from fedalign.flower.roster import Roster, absent
 from fedalign.flower.transport import Transport
 from fedalign.ingest.offer import Offer
@@ -49,6 +50,8 @@ class DeployedEngine:
         self.number = 0
         self._asked: tuple[Arrays, dict[str, Tensor]] | None = None  # the last weights scored, and their counts
         self._decided: tuple[Arrays, dict[str, Tensor]] | None = None  # the same at the method's own thresholds
+        self.held: tuple[Arrays, set[int]] = ({}, set())  # the weights that these clients have stored
+        self.scored_by = 0  # parties whose counts are in the last scores
         self.run = roster.run
         self.counted: dict[int, int] = {}  # client: the last round in which its update was accepted
 
@@ -64,6 +67,14 @@ class DeployedEngine:
                 nonces[client] = secrets.token_hex(16)
                 wanted[node] = ("train", self.task_message(server, client, nonces[client]))
         replies = self.transport.send(wanted, self.transport.timeout)
+        again = {}
+        for client in chosen:  # a party that no longer has the weights gets them
+            node = self.transport.places.get(parties[client].name, -1)
+            if isinstance(replies.get(node), str) and self.holds(client, server) and node in wanted:
+                self.held[1].discard(client)
+                nonces[client] = secrets.token_hex(16)
+                again[node] = ("train", self.task_message(server, client, nonces[client]))
+        replies |= self.transport.send(again, self.transport.timeout)
         found = []
         for client in chosen:
             node = self.transport.places.get(parties[client].name, -1)
@@ -98,7 +109,11 @@ class DeployedEngine:
                 fix = "" if self.plan.algorithm.fixed_features else ", or set new_classes = 'extend'"
                 self.transport.refuse(node, f"{party!a} brings new classes ({words}); start a new run{fix}")
 
-    def task_message(self, server: Server, client: int, nonce: str) -> RecordDict:
+    def holds(self, client: int, server: Server) -> bool:
+        """Whether a party has stored these weights when it scored them."""
+        return server.weights is self.held[0] and client in self.held[1]
+
+    def task_message(self, server: Server, client: int, nonce: str, keep: bool = False) -> RecordDict:
         from flwr.app import RecordDict as Records
 
         content = Records()
@@ -111,8 +126,13 @@ class DeployedEngine:
             "nonce": nonce,
             "agreed": self.roster.agreed.model_dump_json(),
         }
+        if keep:
+            task["keep"] = digest_of(server.weights)
         messages.put_text(content, "task", task)
-        messages.put(content, "weights", server.weights)
+        if self.holds(client, server):
+            messages.put_text(content, "held", {"sha256": digest_of(server.weights)})
+        else:
+            messages.put(content, "weights", server.weights)
         messages.put(content, "extra", server.extra)
         return content
 
@@ -157,23 +177,31 @@ class DeployedEngine:
         parties = self.plan.federation.parties
         server = Server(weights, len(parties), ())
         wanted, asked = {}, {}
+        # the weights that are scored now are those that the next round starts from
+        keep = self.transport.packed and self.number < self.plan.config.rounds
+        holders: set[int] = set()
+        self.held = ({}, holders)
         for client, party in enumerate(parties):
             node = self.transport.places.get(party.name)
             if node is not None:
                 asked[node] = (party, secrets.token_hex(16))
-                content = self.task_message(server, client, asked[node][1])
+                content = self.task_message(server, client, asked[node][1], keep)
                 messages.put(content, "thresholds", thresholds)
                 wanted[node] = ("query.score", content)
         grid = {name: len(values) for name, values in thresholds.items() if values.dim() == 2}
         total: dict[str, Tensor] = {}
+        self.scored_by = 0
         for node, reply in self.transport.send(wanted, self.transport.timeout).items():
             party, nonce = asked[node]
             found = reply if isinstance(reply, str) else self.read_counts(reply.content, party, nonce, grid)
             if isinstance(found, str):
                 self.transport.log(f"{party.name!a} sent no scores: {short(found)}")
                 continue
+            self.scored_by += 1
+            holders.add(parties.index(party))
             for name, counts in found.items():
                 total[name] = total[name] + counts if name in total else counts
+        self.held = (weights if keep else {}, holders)
         return total
 
     def read_counts(self, content: RecordDict, party: Party, nonce: str, grid: Mapping[str, int]) -> Arrays | str:

@@ -6,6 +6,7 @@ import datetime
 import ipaddress
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import tomli_w
 
@@ -16,6 +17,12 @@ from fedalign.labels.names import allowed
 from fedalign.registry import Choice
 from fedalign.system.files import PRIVATE, write_atomically
 
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey, EllipticCurvePublicKey
+    from cryptography.x509 import Certificate, GeneralName
+
+AUTHORITY = "fedalign trial authority"
+AUTHORITY_DAYS = 365  # so that a server's certificate can be renewed without a new invitation
 APP = '''"""The ServerApp and the ClientApp of the run, for Flower."""
 
 from fedalign.flower.apps import client_app, server_app
@@ -81,61 +88,74 @@ def write_flower_home(folder: Path, address: str, certificate: Path | None) -> P
 
 def write_certificates(folder: Path, hosts: Sequence[str], days: int = 30) -> None:
     """Writes a certificate authority and a server certificate for trials; real runs use those of your organisation."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.x509.oid import NameOID
 
     folder.mkdir(parents=True, exist_ok=True)
-    now = datetime.datetime.now(datetime.UTC)
-    authority_key, server_key = (ec.generate_private_key(ec.SECP384R1()) for _ in range(2))
-    authority = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedalign trial authority")])
-    server = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, hosts[0])])
-    places: list[x509.GeneralName] = []
-    for host in hosts:
-        try:
-            places.append(x509.IPAddress(ipaddress.ip_address(host)))
-        except ValueError:
-            places.append(x509.DNSName(host))
+    key = ec.generate_private_key(ec.SECP384R1())
+    found = _certificate(AUTHORITY, key.public_key(), key, max(days, AUTHORITY_DAYS), ())
+    write_atomically(folder / "ca.crt", found.public_bytes(serialization.Encoding.PEM))
+    write_atomically(folder / "ca.key", _secret(key), PRIVATE)
+    write_server_certificate(folder, hosts, days)
 
-    def certificate(name: x509.Name, key: ec.EllipticCurvePrivateKey, ca: bool) -> x509.Certificate:
-        builder = (
-            x509.CertificateBuilder()
-            .subject_name(name)
-            .issuer_name(authority)
-            .public_key(key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - datetime.timedelta(minutes=5))
-            .not_valid_after(now + datetime.timedelta(days=days))
-            .add_extension(x509.BasicConstraints(ca=ca, path_length=0 if ca else None), critical=True)
-            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-            .add_extension(
-                x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), critical=False
-            )
-            .add_extension(
-                x509.KeyUsage(
-                    digital_signature=True,
-                    content_commitment=False,
-                    key_encipherment=False,
-                    data_encipherment=False,
-                    key_agreement=False,
-                    key_cert_sign=ca,
-                    crl_sign=ca,
-                    encipher_only=False,
-                    decipher_only=False,
-                ),
-                critical=True,
-            )
-        )
-        if not ca:
-            builder = builder.add_extension(x509.SubjectAlternativeName(places), critical=False)
-        return builder.sign(authority_key, hashes.SHA384())
 
-    pem = serialization.Encoding.PEM
-    write_atomically(folder / "ca.crt", certificate(authority, authority_key, ca=True).public_bytes(pem))
-    write_atomically(folder / "server.pem", certificate(server, server_key, ca=False).public_bytes(pem))
-    secret = server_key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    write_atomically(folder / "server.key", secret, PRIVATE)
+def write_server_certificate(folder: Path, hosts: Sequence[str], days: int = 30) -> datetime.datetime:
+    """Writes a server certificate of the folder's trial authority; returns when it expires."""
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    authority = serialization.load_pem_private_key((folder / "ca.key").read_bytes(), None)
+    assert isinstance(authority, ec.EllipticCurvePrivateKey)
+    key = ec.generate_private_key(ec.SECP384R1())
+    found = _certificate(hosts[0], key.public_key(), authority, days, hosts)
+    write_atomically(folder / "server.pem", found.public_bytes(serialization.Encoding.PEM))
+    write_atomically(folder / "server.key", _secret(key), PRIVATE)
+    return found.not_valid_after_utc
+
+
+def _secret(key: EllipticCurvePrivateKey) -> bytes:
+    from cryptography.hazmat.primitives import serialization
+
+    form = serialization.PrivateFormat.PKCS8
+    return key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
+
+
+def _certificate(
+    name: str, key: EllipticCurvePublicKey, signer: EllipticCurvePrivateKey, days: int, hosts: Sequence[str]
+) -> Certificate:
+    """Returns a certificate for these hosts, or that of the authority if there are none."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.x509.oid import NameOID
+
+    now, ca = datetime.datetime.now(datetime.UTC), not hosts
+    usage = dict.fromkeys(("content_commitment", "key_encipherment", "data_encipherment", "key_agreement"), False)
+    usage |= {"digital_signature": True, "key_cert_sign": ca, "crl_sign": ca}
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]))
+        .issuer_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, AUTHORITY)]))
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(minutes=5))
+        .not_valid_after(now + datetime.timedelta(days=days))
+        .add_extension(x509.BasicConstraints(ca=ca, path_length=0 if ca else None), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
+        .add_extension(x509.KeyUsage(**usage, encipher_only=False, decipher_only=False), critical=True)
+    )
+    if hosts:
+        builder = builder.add_extension(x509.SubjectAlternativeName([_place(host) for host in hosts]), critical=False)
+    return builder.sign(signer, hashes.SHA384())
+
+
+def _place(host: str) -> GeneralName:
+    from cryptography import x509
+
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
 
 
 def write_key(path: Path) -> None:
@@ -152,6 +172,11 @@ def write_key(path: Path) -> None:
     write_atomically(path.with_name(path.name + ".pub"), public + b"\n")
 
 
+def hosts_of(host: str) -> list[str]:
+    """Returns the names in the server's certificate."""
+    return list(dict.fromkeys([host, "localhost", "127.0.0.1"]))
+
+
 def write_kit(folder: Path, config: Config, parties: Sequence[str], host: str, port: int) -> None:
     """Writes everything for a first run, with instructions for several machines."""
     if folder.exists() and any(folder.iterdir()):
@@ -159,8 +184,7 @@ def write_kit(folder: Path, config: Config, parties: Sequence[str], host: str, p
     for party in parties:
         if not allowed(party).replace("-", "").replace("_", "").isalnum():
             raise UserError(f"party name {party!a} is used as a file name here; use letters, digits, - and _")
-    hosts = list(dict.fromkeys([host, "localhost", "127.0.0.1"]))
-    write_certificates(folder / "certificates", hosts)
+    write_certificates(folder / "certificates", hosts_of(host))
     write_app(
         folder / "app",
         config,

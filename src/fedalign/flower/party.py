@@ -191,10 +191,16 @@ def built(text: str, agreed_text: str) -> tuple[Algorithm, ModelPair]:
     return algorithm, ModelPair(experiment.model(blank, data, algorithm.head))
 
 
-def server_of(content: RecordDict, models: ModelPair) -> Server:
-    """The server's arrays, from a message."""
+def server_of(content: RecordDict, models: ModelPair, store: Memory) -> Server:
+    """The server's arrays, from a message. Weights that were kept when they were scored are not sent again."""
     largest = messages.most_bytes(models.model.arrays())
-    weights, extra = messages.get(content, "weights", largest), messages.get(content, "extra")
+    extra = messages.get(content, "extra")
+    if "held" in content:
+        weights = store.weights(messages.text_of(content, "held", "sha256", 64))
+    else:
+        weights = messages.get(content, "weights", largest)
+    if "keep" in content["task"]:
+        store.keep_weights(weights, messages.text_of(content, "task", "keep", 64))
     return Server(weights, int(content["task"]["clients"]), models.model.class_arrays, extra)
 
 
@@ -207,8 +213,8 @@ def train(
     reply: RecordDict,
 ) -> None:
     task = content["task"]
-    server = server_of(content, models)
     store = Memory(setup.folder, str(task["run"]))
+    server = server_of(content, models, store)
     number = int(task["round"])
     counted = int(task["counted"])
     state = store.of(counted, models.model.class_arrays, len(models.model.anchors()))
@@ -237,7 +243,7 @@ def score(
     reply: RecordDict,
 ) -> None:
     """Counts on the party's own test and validation rows; at the thresholds the server asks about, if it does."""
-    weights = server_of(content, models).weights
+    weights = server_of(content, models, Memory(setup.folder, str(content["task"]["run"]))).weights
     asked = messages.get(content, "thresholds")
     own = algorithm.own_thresholds and all(len(values) <= AT_ONCE for values in asked.values() if values.dim() == 2)
     if asked and not setup.config.thresholds and not own:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from pathlib import Path
 
 import torch
@@ -13,6 +14,7 @@ from fedalign.errors import UserError
 from fedalign.system.files import PRIVATE, write_atomically
 from fedalign.types import Arrays
 
+WEIGHTS = "server weights 1"
 FORMAT, FIRST = "client state 2", "client state 1"  # the first one has no digest
 
 
@@ -42,6 +44,26 @@ class Memory:
         wanted = [*sorted(found for found in self._rounds() if found <= counted)[-2:], number]
         for old in set(self._rounds()) - set(wanted):
             self._path(old).unlink()
+
+    def keep_weights(self, weights: Arrays, digest: str) -> None:
+        """Stores the server's weights, which it will not send again for the next training."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        noted = {"fedalign": WEIGHTS, "sha256": digest, "order": json.dumps(list(weights))}
+        write_atomically(self.folder / "weights.safetensors", save(weights, metadata=noted), PRIVATE)
+
+    def weights(self, digest: str) -> Arrays:
+        """Returns the stored weights; the server sends them again if they are not here."""
+        path = self.folder / "weights.safetensors"
+        try:
+            with safe_open(path, framework="pt") as file:
+                noted = file.metadata() or {}
+            found = load(path.read_bytes())
+            found = {name: found[name] for name in json.loads(noted["order"])}
+        except (OSError, ValueError, KeyError, SafetensorError) as error:
+            raise UserError(f"the server's weights are not in {path} any more; it sends them again") from error
+        if noted.get("fedalign") != WEIGHTS or digest_of(found) != digest:
+            raise UserError(f"{path} holds other weights than the server's; it sends them again")
+        return found
 
     def _rounds(self) -> list[int]:
         return [int(path.stem) for path in self.folder.glob("*.safetensors") if path.stem.isdigit()]

@@ -4,7 +4,7 @@ specification, against which the server checks every reply."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,15 @@ from fedalign.flower.party_rows import FileRows
 from fedalign.ingest.agree import agree
 from fedalign.ingest.offer import Offer
 from fedalign.learning import metrics
-from fedalign.learning.analytic.private import PrivateAnalytic
+from fedalign.learning.algorithm import Algorithm
+from fedalign.learning.analytic.joint import FEW
 from fedalign.learning.analytic.private_sums import SENSITIVITY
+from fedalign.learning.analytic.secure import SecureAnalytic
 from fedalign.learning.local_training import labelled_rows
-from fedalign.privacy import NEIGHBOURS, Ledger
+from fedalign.learning.model import DualEncoder
+from fedalign.learning.private_training import PrivateTraining
+from fedalign.privacy import NEIGHBOURS, Ledger, Release
+from fedalign.runs import protection as shielded
 from fedalign.runs.ledgers import beside, in_folder
 from fedalign.types import ArraySpec, ReplySpec
 
@@ -97,26 +102,55 @@ def preview(path: Path, config: Config, party: str) -> Preview:
     return Preview(
         offered,
         replies,
-        0 if isinstance(algorithm, PrivateAnalytic) else labelled,
+        0 if config.privacy.on or config.privacy.secure_sums else labelled,
         shapes,
         needs_class_f1,
         len(agreed.label_names),
-        protection(algorithm, path, config.privacy.ledger, party) if isinstance(algorithm, PrivateAnalytic) else (),
+        protection(algorithm, models.model, config, path, party),
     )
 
 
-def protection(algorithm: PrivateAnalytic, path: Path, folder: str, party: str) -> tuple[str, ...]:
-    """The noise that a run adds to the sums and the epsilon that it spends, one sentence each."""
-    release = algorithm.release
+def protection(algorithm: Algorithm, model: DualEncoder, config: Config, path: Path, party: str) -> tuple[str, ...]:
+    """The noise and masks that a run adds and the epsilon that it spends, one sentence each; empty without them."""
+    found: list[str] = []
+    noisy = shielded.noisy(algorithm)
+    if noisy is not None:
+        found.append(
+            f"Gaussian noise is added to the sums: {noisy.release.multiplier:.4f} times {SENSITIVITY:.4f}, the most "
+            "that one row can change them"
+        )
+        found += spending(noisy.release, config, path, party)
+    if isinstance(algorithm, PrivateTraining):
+        release = replace(algorithm, visits=config.rounds, epochs=config.training.epochs).release_of(model)
+        found.append(
+            f"Gaussian noise is added to the gradients: {release.multiplier:.4f} times {config.privacy.clip:g}, to "
+            f"which the gradient of one row is shortened, in at most {release.steps} steps"
+        )
+        found += spending(release, config, path, party)
+    if isinstance(algorithm, SecureAnalytic):
+        found.append(
+            "masks are added to all sums: the server sees random numbers of this party, and the total of all parties"
+        )
+        found.append(
+            f"with fewer than {FEW} owners, a class shows what one or two parties have; consented: "
+            + (", ".join(algorithm.consent) or "none")
+        )
+    if found:
+        found.append(
+            "the exact counts and statistics listed here are not covered, so a deployment refuses [privacy]; a run on "
+            "one machine sends none of them"
+        )
+    return tuple(found)
+
+
+def spending(release: Release, config: Config, path: Path, party: str) -> tuple[str, ...]:
+    """What a release costs, what was spent before it, and what will be spent after it."""
+    folder = config.privacy.ledger
     ledger = Ledger(in_folder(folder, party) if folder else beside(path))
     after = ledger.check(release)
     limit = "no budget is set" if release.budget is None else f"the budget is {release.budget:g}"
     return (
-        f"Gaussian noise is added to the sums: {release.multiplier:.4f} times {SENSITIVITY:.4f}, the most that one row "
-        "can change them",
-        f"the release costs epsilon {algorithm.privacy.epsilon:g} at delta {release.delta:g}; {NEIGHBOURS}",
+        f"the release costs epsilon {config.privacy.epsilon:g} at delta {release.delta:g}; {NEIGHBOURS}",
         f"so far: {ledger.sentence(release.delta)}",
         f"after this run: epsilon {after:.4f}; {limit}",
-        "the exact counts and statistics listed here are not covered, so a deployment refuses [privacy]; a run on one "
-        "machine sends none of them",
     )

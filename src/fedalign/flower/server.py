@@ -103,7 +103,8 @@ def serve(grid: Grid, text: str, run: Mapping[str, Any], log: Log) -> dict[str, 
             on_warning=log,
         )
         try:
-            return experiment.run(config, settings.out, resume, callbacks, prepared=plan, opened=engine)
+            result = experiment.run(config, settings.out, resume, callbacks, prepared=plan, opened=engine)
+            return {**result, "scored_by": [engine.scored_by, len(plan.federation.parties)]}
         except NewClassesError as joining:
             log(f"{joining.offer.party!a} joins with {', '.join(map(ascii, joining.names))}")
             roster = roster.extended(joining.offer, joining.names)

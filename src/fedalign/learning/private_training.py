@@ -64,8 +64,11 @@ class PrivateTraining(Algorithm):
         multiplier = sampled_multiplier(asked.epsilon, asked.delta, asked.rate, steps)
         return Release(WHAT, self.run, multiplier, asked.delta, asked.budget, asked.rate, steps)
 
+    def release_of(self, model: DualEncoder) -> Release:
+        return self.release(len(self._phases(model)))
+
     def check_ledgers(self, model: DualEncoder) -> None:
-        release = self.release(len(self._phases(model)))
+        release = self.release_of(model)
         for path in self.ledgers:
             if path is not None:
                 Ledger(path).check(release)

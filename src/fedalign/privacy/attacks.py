@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy.stats import beta, rankdata
@@ -99,3 +101,21 @@ def _bound(hits: np.ndarray, alarms: np.ndarray, delta: float) -> float:
 def _least(count: int, total: int) -> float:
     """The lower end of a one-sided interval for a share; each of the two rates may be wrong in half the cases."""
     return 0.0 if count == 0 else float(beta.ppf((1 - CONFIDENCE) / 2, count, total - count + 1))
+
+
+def told(audit: Mapping[str, Any]) -> str:
+    """The figures of a stored audit in one sentence, for pages and cards; empty if there are none."""
+    parts = []
+    for name, title in (
+        ("membership", "membership by likelihood ratio"),
+        ("final_model", "training against test rows"),
+    ):
+        one = audit.get(name)
+        if isinstance(one, Mapping) and isinstance(one.get("auc"), float):
+            parts.append(f"{title}: AUC {one['auc']:.3f}")
+    canary = audit.get("canary")
+    if isinstance(canary, Mapping) and isinstance(canary.get("epsilon_at_least"), float):
+        claimed = canary.get("claimed_epsilon")
+        shown = f"{claimed:g}" if isinstance(claimed, int | float) else "nothing"
+        parts.append(f"canary: epsilon is at least {canary['epsilon_at_least']:.2f}, claimed {shown}")
+    return f"{'; '.join(parts)} (an AUC of 0.5 is chance)" if parts else ""

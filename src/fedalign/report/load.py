@@ -35,6 +35,7 @@ class StoredRun:
     local_only: dict[str, Any] = field(default_factory=dict)  # alone.json, see report/single_party.py
     diagnosis: dict[str, Any] = field(default_factory=dict)
     kept: dict[str, Any] = field(default_factory=dict)  # kept.json, see runs/keep.py
+    audit: dict[str, Any] = field(default_factory=dict)  # audit.json, see diagnosis/audit.py
     missing: list[str] = field(default_factory=list)
 
     @property
@@ -172,6 +173,7 @@ def read(folder: Path) -> StoredRun:
     run.local_only = _object(run, "alone.json")
     run.diagnosis = _object(run, "diagnosis/diagnosis.json")
     run.kept = _object(run, "kept.json")
+    run.audit = _object(run, "audit.json")
     _note_missing(run)
     return run
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fedalign import registry
+from fedalign.privacy.attacks import told
 from fedalign.report.grouping import Entry, Setting
 from fedalign.report.load import StoredRun, number
 from fedalign.report.style import printable
@@ -109,6 +110,8 @@ def run_summary(setting: Setting) -> list[tuple[str, str]]:
         items.append((f"model{whose}", printable(f"{kind}{facts['weights']:,} weights")))
     if run.kept.get("why"):
         items.append(("kept", printable(str(run.kept["why"]), 300)))
+    if told(run.audit):
+        items.append(("attacks on it", told(run.audit)))
     seeds = sorted({run.seed for run in setting.runs if run.seed is not None})
     if seeds:
         items.append(("seed" if len(seeds) == 1 else "seeds", ", ".join(map(str, seeds))))

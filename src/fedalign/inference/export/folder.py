@@ -15,6 +15,7 @@ from fedalign.inference.export.graph import ONNX, TOLERANCE, disagreement, onnx_
 from fedalign.inference.export.readme import card
 from fedalign.inference.model import Model
 from fedalign.inference.storage import RESULT_FORMAT
+from fedalign.privacy.attacks import told
 from fedalign.system.files import write_atomically
 
 PATHS = ("path", "parties", "test_file", "aliases")  # of the data set's options
@@ -27,6 +28,7 @@ def write(model: Model, run: Path, out: Path, onnx: bool) -> float | None:
     config, result = _parsed(run / "config.toml", tomllib.loads), _parsed(run / "result.json", json.loads)
     if result.get("format", RESULT_FORMAT) != RESULT_FORMAT:
         raise UnknownFormatError(run / "result.json", result["format"], RESULT_FORMAT)
+    attacks = told(_parsed(run / "audit.json", json.loads))
     out.parent.mkdir(parents=True, exist_ok=True)
     part = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
     try:
@@ -38,7 +40,7 @@ def write(model: Model, run: Path, out: Path, onnx: bool) -> float | None:
             if difference > TOLERANCE:
                 raise UserError(f"the ONNX graph differs from the model by {difference:.1e}; nothing was written")
             write_atomically(part / ONNX, content)
-        write_atomically(part / "README.md", card(model, _without_paths(config), result, onnx))
+        write_atomically(part / "README.md", card(model, _without_paths(config), result, onnx, attacks))
         if out.exists():
             out.rmdir()
         part.chmod(0o755)

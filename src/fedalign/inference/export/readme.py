@@ -10,8 +10,8 @@ from fedalign.inference.export.graph import ONNX
 from fedalign.inference.model import Model
 
 
-def card(model: Model, config: dict[str, Any], result: dict[str, Any], onnx: bool) -> str:
-    """The README of the folder, in Markdown: data, classes, scores, limits and use."""
+def card(model: Model, config: dict[str, Any], result: dict[str, Any], onnx: bool, attacks: str = "") -> str:
+    """The README of the folder, in Markdown: data, classes, scores, limits and use. `attacks`: what an audit found."""
     dataset = config.get("dataset", {}).get("name", "unknown")
     algorithm = config.get("algorithm", {}).get("name", "unknown")
     analytic = algorithm == "analytic"
@@ -59,6 +59,11 @@ def card(model: Model, config: dict[str, Any], result: dict[str, Any], onnx: boo
         lines.append(
             f"- Annotated by at most one party, so they may reflect its habits: {', '.join(map(_plain, few_owners))}."
         )
+    noise = result.get("chosen", {}).get("privacy")
+    if noise:
+        lines.append(f"- Noise: epsilon {noise['epsilon']:g} at delta {noise['delta']:g}; {noise['neighbours']}.")
+    if attacks:
+        lines.append(f"- Attacks on the run that made it: {attacks}.")
     lines += [
         "- Scores hold for rows like the parties' own; they may be lower for other rows.",
         "- Probabilities are not calibrated. In single-label, a row of none of these classes still gets one of them.",

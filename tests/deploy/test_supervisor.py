@@ -1,0 +1,148 @@
+"""The supervisor's parts: processes that die, systemd, held requests, certificates that are renewed."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("flwr", reason="Flower is not installed; pip install 'fedalign[flower]'")
+
+from fedalign.deploy.kit import ServerKit
+from fedalign.deploy.launch import CONTROL_HEADER, ControlGuard, Hold
+from fedalign.deploy.logs import from_flower
+from fedalign.deploy.supervisor import Child, environment, notify, rotate
+from fedalign.errors import UserError
+from fedalign.flower import kit as flower_kit
+from fedalign.flower.preflight import can_reach
+
+
+def test_a_process_that_dies_is_restarted_after_growing_pauses(tmp_path: Path) -> None:
+    child = Child("nobody", "no-such-kind", [], tmp_path, tmp_path / "logs" / "child.log", environment(tmp_path))
+    pauses = []
+    for _ in range(3):
+        child.start()
+        assert child.process is not None
+        child.process.wait(60)
+        assert child.died()
+        assert not child.died()  # once
+        pauses.append(round(child.restart_at - time.monotonic()))
+        assert not child.due
+    assert pauses == [1, 2, 4]
+    assert (child.last_exit, child.deaths) == (1, 3)
+    assert "KeyError: 'no-such-kind'" in child.tail()
+    assert child.log.stat().st_mode & 0o077 == 0
+
+
+def test_no_process_of_flower_sends_telemetry_or_installs_anything(tmp_path: Path) -> None:
+    found = environment(tmp_path)
+    assert found["FLWR_TELEMETRY_ENABLED"] == "0"
+    assert found["FLWR_DISABLE_UPDATE_CHECK"] == "1"
+    assert found["FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"] == "1"
+    assert found["FLWR_HOME"] == str(tmp_path)
+
+
+def test_systemd_hears_that_a_command_is_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    notify("READY=1")  # without systemd nothing happens
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
+        listening.bind(str(tmp_path / "notify"))
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        notify("WATCHDOG=1")
+        assert listening.recv(100) == b"WATCHDOG=1"
+
+
+def test_a_large_log_is_renamed(tmp_path: Path) -> None:
+    path = tmp_path / "server.log"
+    for text in ("one", "two", "three", "four", "five"):
+        rotate(path, largest=1, kept=3)
+        path.write_text(text)
+    assert [one.read_text() for one in sorted(tmp_path.iterdir())] == ["five", "four", "three", "two"]
+
+
+def test_lines_of_flower_are_read_with_and_without_colour() -> None:
+    assert from_flower("\x1b[92mINFO \x1b[0m:      round 1: 3 parties") == ("info", "round 1: 3 parties")
+    assert from_flower("ERROR :     error: no") == ("error", "error: no")
+    assert from_flower("  a traceback") is None
+
+
+def request(path: str, **headers: str) -> dict[str, Any]:
+    pairs = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+    return {"type": "http", "path": path, "headers": pairs}
+
+
+def test_a_request_for_messages_waits_until_messages_were_sent() -> None:
+    async def app(scope: dict[str, Any], receive: Any, send: Any) -> None:
+        answered.append(scope["path"])
+
+    async def play() -> None:
+        hold = Hold(app)
+        pull = request("/v1/fleet/pull-messages", flwr_public_key="north")
+        await hold(pull, None, None)  # the first is answered at once
+        waiting = asyncio.create_task(hold(pull, None, None))
+        await asyncio.sleep(0.1)
+        assert answered == ["/v1/fleet/pull-messages"]
+        began = time.monotonic()
+        await hold(request("/v1/runtime/push-messages"), None, None)
+        await waiting
+        assert time.monotonic() - began < 1
+        assert answered[1:] == ["/v1/runtime/push-messages", "/v1/fleet/pull-messages"]
+        other = request("/v1/fleet/pull-messages", flwr_public_key="south")
+        await asyncio.wait_for(hold(other, None, None), 1)  # who did not see these messages does not wait
+
+    answered: list[str] = []
+    asyncio.run(play())
+
+
+def test_only_the_supervisor_reaches_the_control_api() -> None:
+    async def app(scope: dict[str, Any], receive: Any, send: Any) -> None:
+        passed.append(scope["path"])
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    async def play() -> None:
+        guard = ControlGuard(app, b"secret")
+        for path in ("/v1/control/start-run", "/v1/control/register-node", "/docs", "/openapi.json"):
+            await guard(request(path), None, send)
+            await guard(request(path, **{CONTROL_HEADER: "wrong"}), None, send)
+        await guard(request("/v1/control/start-run", **{CONTROL_HEADER: "secret"}), None, send)
+        await guard(request("/v1/fleet/pull-messages"), None, send)
+
+    passed: list[str] = []
+    sent: list[dict[str, Any]] = []
+    asyncio.run(play())
+    assert passed == ["/v1/control/start-run", "/v1/fleet/pull-messages"]
+    assert [message["status"] for message in sent if "status" in message] == [404] * 8
+
+
+def test_a_renewed_certificate_is_accepted_by_parties_that_joined_before(tmp_path: Path) -> None:
+    folder = tmp_path / "certificates"
+    flower_kit.write_certificates(folder, ["127.0.0.1"])
+    before = (folder / "ca.crt").read_bytes()
+    first = (folder / "server.pem").read_bytes()
+    kit = ServerKit(tmp_path, "127.0.0.1:8000", ("north",))
+    kit.renew(90)
+    assert (folder / "ca.crt").read_bytes() == before
+    assert (folder / "server.pem").read_bytes() != first
+    assert (folder / "server.key").stat().st_mode & 0o077 == 0
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(folder / "server.pem", folder / "server.key")
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def answer() -> None:
+            plain, _ = listening.accept()
+            context.wrap_socket(plain, server_side=True).close()
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        assert "GMT" in can_reach(f"127.0.0.1:{listening.getsockname()[1]}", folder / "ca.crt")
+        thread.join(10)
+    (folder / "ca.key").unlink()
+    with pytest.raises(UserError, match="the certificates are your organisation's"):
+        kit.renew(90)
