@@ -29,7 +29,7 @@ def table(text: str) -> tuple[list[str], dict[str, list[tuple[float, float] | No
 
 def main() -> None:
     columns, found = table((DOCS / "privacy.md").read_text(encoding="utf-8"))
-    figure = Figure(figsize=(5.6, 3.4))
+    figure = Figure(figsize=(5.6, 3.4), layout="constrained")
     axes = figure.add_subplot()
     for number, column in enumerate(columns):
         values = [(PLACES[name], cells[number]) for name, cells in found.items() if name in PLACES]
