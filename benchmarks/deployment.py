@@ -56,9 +56,12 @@ class Meter:
                 fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
                 status = Path(f"/proc/{pid}/status").read_text()
                 kind = next((one for one in (*STOCK, *KINDS) if one in words), "other")
-                forked = kind.startswith("worker") and int(fields[1]) not in self.roots and self.is_worker(fields[1])
-                cpu = sum(map(int, fields[11:13] if forked else fields[11:15])) / TICKS
-                self.spent[(kind, pid)] = 0.0 if forked else cpu  # counted by its parent when it ends
+                if kind == "other":
+                    continue  # ended, and not waited for yet
+                # a worker's tasks are too short to be seen, but it waits for them; Flower's own processes are seen
+                mine = fields[11:15] if kind.startswith("worker") else fields[11:13]
+                forked = kind == "worker party" and self.is_worker(fields[1])
+                self.spent[(kind, pid)] = 0.0 if forked else sum(map(int, mine)) / TICKS
                 self.memory[kind] = max(self.memory[kind], int(status.split("VmHWM:")[1].split()[0]) // 1024)
 
     def is_worker(self, pid: str) -> bool:

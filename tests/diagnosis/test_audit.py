@@ -46,6 +46,7 @@ def private_plan() -> Plan:
     return experiment.plan(config.load("synthetic", asked))
 
 
+@pytest.mark.slow
 def test_the_canary_stays_below_the_claim_and_is_not_blind() -> None:
     pytest.importorskip("dp_accounting")
     plan = private_plan()

@@ -25,6 +25,7 @@ class Commands:
     folder: Path
     running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     count: int = 0
+    left: list[int] = field(default_factory=list)  # processes that the last command to be stopped left behind
 
     def environment(self, name: str) -> dict[str, str]:
         home = self.folder / "homes" / name
@@ -92,14 +93,26 @@ class Commands:
         with contextlib.suppress(ProcessLookupError):
             process.send_signal(number)
         try:
-            code = process.wait(timeout=40)
+            code = process.wait(timeout=60)
         except subprocess.TimeoutExpired:
             process.kill()
             code = process.wait(timeout=10)
-        for pid in below:  # by number, as they were while it ran
+        deadline = time.monotonic() + 5
+        while any(map(alive, below)) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        self.left = [pid for pid in below if alive(pid)]
+        for pid in self.left:  # by number, as they were while it ran
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         return code
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; one that has ended may wait for its parent to notice."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 @contextlib.contextmanager

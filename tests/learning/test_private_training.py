@@ -106,6 +106,7 @@ def folder(tmp_path: Path) -> Path:
     return files
 
 
+@pytest.mark.slow
 def test_all_steps_are_charged_once_and_the_budget_holds(folder: Path, tmp_path: Path) -> None:
     pytest.importorskip("dp_accounting")
     from fedalign.privacy import Ledger

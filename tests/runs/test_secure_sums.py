@@ -130,6 +130,7 @@ def test_what_a_party_sends_is_random_and_unmasked_sums_are_refused(folder: Path
     assert "its sums are not masked" in str(plan.algorithm.reject(plain))
 
 
+@pytest.mark.slow
 def test_noise_and_masks_together_charge_the_ledger_once(folder: Path, tmp_path: Path) -> None:
     pytest.importorskip("dp_accounting")
     from fedalign.privacy import Ledger

@@ -7,6 +7,7 @@ the other, so it cancels to the bit.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -67,17 +68,22 @@ def pair_of(session: Session, private: bytes, public: bytes, one: int, other: in
     return Pair(made[:KEY], made[KEY:])
 
 
-def add_stream(total: np.ndarray, key: bytes, subtract: bool = False) -> None:
-    """Adds or subtracts in place the stream of a key that is used once; total is uint64. Small blocks stay in cache."""
+def add_streams(total: np.ndarray, streams: Sequence[tuple[bytes, bool]]) -> None:
+    """Adds in place, or subtracts, the streams of keys that are used once; total is uint64.
+
+    A stream is (its key, whether it is subtracted). All of them are added to one small block after another, which stays
+    in the processor's cache meanwhile.
+    """
     from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-    encryptor = Cipher(algorithms.AES256(key), modes.CTR(bytes(16))).encryptor()
-    zeros, block = bytes(8 * BLOCK), bytearray(8 * BLOCK + 15)
+    made = [(Cipher(algorithms.AES256(key), modes.CTR(bytes(16))).encryptor(), minus) for key, minus in streams]
+    zeros, block = memoryview(bytes(8 * BLOCK)), bytearray(8 * BLOCK + 15)
+    random = np.frombuffer(block, dtype=np.uint64, count=BLOCK)
     for first in range(0, len(total), BLOCK):
         part = total[first : first + BLOCK]
-        size = encryptor.update_into(zeros[: 8 * len(part)], block)
-        random = np.frombuffer(block, dtype=np.uint64, count=size // 8)
-        (np.subtract if subtract else np.add)(part, random, out=part)
+        for encryptor, minus in made:
+            encryptor.update_into(zeros[: 8 * len(part)], block)
+            (np.subtract if minus else np.add)(part, random[: len(part)], out=part)
 
 
 def seal(key: bytes, sender: int, receiver: int, message: bytes) -> bytes:

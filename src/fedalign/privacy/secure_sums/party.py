@@ -93,15 +93,14 @@ def masked(
     opened = {other: masks.unseal(secrets.pairs[other].seal, other, me, one) for other, one in sealed.items()}
     numbers = np.concatenate([values, np.zeros(ZEROS)])
     total = fixed_point.encode(numbers, len(sealed) + 1)
-    masks.add_stream(total, secrets.seed)
-    for other in sealed:
-        add_pair(total, secrets.pairs[other], me, other)
+    pairs = [pair_stream(secrets.pairs[other], me, other) for other in sealed]
+    masks.add_streams(total, [(secrets.seed, False), *pairs])
     return total, replace(secrets, shares={**secrets.shares, **opened}, sent=True)
 
 
-def add_pair(total: np.ndarray, pair: Pair, me: int, other: int) -> None:
-    """Adds the mask of a pair in place; the party with the lower number adds it, the other subtracts it."""
-    masks.add_stream(total, pair.mask, subtract=me > other)
+def pair_stream(pair: Pair, me: int, other: int) -> tuple[bytes, bool]:
+    """The mask of a pair; the party with the lower number adds it, the other subtracts it."""
+    return pair.mask, me > other
 
 
 def unmask(session: Session, me: int, secrets: Secrets, survivors: Collection[int]) -> tuple[dict[int, bytes], Secrets]:

@@ -10,9 +10,10 @@ import numpy as np
 from fedalign.errors import UserError
 from fedalign.privacy.secure_sums import fixed_point, masks, shamir
 from fedalign.privacy.secure_sums.masks import Session
-from fedalign.privacy.secure_sums.party import ZEROS, KeyMessage, add_pair, check_parties
+from fedalign.privacy.secure_sums.party import ZEROS, KeyMessage, check_parties, pair_stream
 
 SMALL = 1 << 54  # absolute value that one of 512 random numbers is below
+SAMPLED = 4096  # numbers of an array that are looked at
 
 
 def threshold_for(parties: int) -> int:
@@ -22,7 +23,8 @@ def threshold_for(parties: int) -> int:
 
 def looks_masked(values: np.ndarray) -> bool:
     """Whether these can be masked numbers. Plain ones are small; of random ones, one of 512 is."""
-    small = np.abs(values.view(np.int64).astype(np.float64)) < SMALL
+    some = values[:: max(len(values) // SAMPLED, 1)]
+    small = np.abs(some.view(np.int64).astype(np.float64)) < SMALL
     return len(values) >= ZEROS and float(small.mean()) < 0.25
 
 
@@ -44,18 +46,20 @@ def total(
         answers: of step 4, by the party that answers: its share of each party's secret.
     """
     check_parties(session, survivors)
-    found = masked.copy()
+    streams: list[tuple[bytes, bool]] = []
     for party in shared:
         there = {holder: one[party] for holder, one in answers.items() if party in one}
         secret = shamir.recover(there, session.threshold)
         if party in survivors:
             _check(hashlib.sha256(secret).digest() == keys[party].commitment, party)
-            masks.add_stream(found, secret, subtract=True)
+            streams.append((secret, True))
         else:
             _check(masks.public_of(secret) == keys[party].public, party)
             for other in survivors:  # their masks with a party that is gone
                 pair = masks.pair_of(session, secret, keys[other].public, party, other)
-                add_pair(found, pair, party, other)
+                streams.append(pair_stream(pair, party, other))
+    found = masked.copy()
+    masks.add_streams(found, streams)
     if found[-ZEROS:].any():
         raise UserError(
             "the masks do not cancel: a party used those of another exchange or sent other numbers; the sum is "
