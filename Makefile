@@ -8,6 +8,7 @@
 #   make fuzz    10,000 malformed files through every reader (FILES=...); make torture  kills, flips and full disks
 #   make test-lowest  the tests with the oldest allowed versions of what the package requires
 #   make test-slow  the tests that take minutes: real Flower processes over TLS, killed and restarted, and the like
+#   make test-network  the same with Flower's own processes, a new one per message, which take ten times as long
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -17,7 +18,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 FILES ?= 10000
 
-.PHONY: demo test test-slow test-lowest sbom fuzz torture extras docs lint format clean
+.PHONY: demo test test-slow test-network test-lowest sbom fuzz torture extras docs lint format clean
 
 demo: $(VENV)/installed
 	$(BIN)/fedalign run r8-8 --set algorithm.name=analytic
@@ -28,6 +29,9 @@ test: $(VENV)/installed-dev
 
 test-slow: $(VENV)/installed-extras
 	$(BIN)/python -m pytest -m slow -n 3 --no-loadscope-reorder # one of three waits for real Flower processes
+
+test-network: $(VENV)/installed-extras
+	$(BIN)/python -m pytest -m network -n 0
 
 test-lowest: pyproject.toml
 	test -x $(VENV)-lowest/bin/python || $(PYTHON) -m venv $(VENV)-lowest

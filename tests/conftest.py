@@ -20,7 +20,12 @@ ROOT = Path(__file__).resolve().parents[1]
 SHARED = ROOT.parent / "shared"
 
 
-WAITING = ("test_network.py", "test_analytic_network.py", "test_readme.py")  # files that wait for other processes
+WAITING = (
+    "test_analytic_network.py",
+    "test_deployment_faults.py",
+    "test_eight_commands.py",
+    "test_readme.py",
+)  # files that wait for other processes
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

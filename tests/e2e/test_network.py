@@ -20,7 +20,7 @@ from helpers.commands import ROOT
 from helpers.federations import tiny
 from helpers.flower_network import Network, network
 
-pytestmark = [pytest.mark.flower, pytest.mark.slow]
+pytestmark = [pytest.mark.flower, pytest.mark.network]
 CLINICS = ROOT / "examples" / "clinics"
 
 

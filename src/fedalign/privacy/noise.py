@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from scipy.special import ndtri
 from torch import Tensor
 
 from fedalign.randomness import numpy_generator
@@ -18,6 +17,8 @@ Source = Callable[[int], bytes]
 
 def normal(count: int, source: Source = os.urandom) -> Tensor:
     """(count,) float64 standard normal numbers, by the inverse of their distribution function."""
+    from scipy.special import ndtri  # takes a moment to load, and most messages of a deployment carry no noise
+
     bits = np.frombuffer(source(8 * count), dtype=np.uint64) >> np.uint64(64 - BITS)
     return torch.from_numpy(ndtri((bits.astype(np.float64) + 0.5) * 2.0**-BITS))
 
