@@ -20,12 +20,8 @@ ROOT = Path(__file__).resolve().parents[1]
 SHARED = ROOT.parent / "shared"
 
 
-WAITING = (
-    "test_analytic_network.py",
-    "test_deployment_faults.py",
-    "test_eight_commands.py",
-    "test_readme.py",
-)  # files that wait for other processes
+# files that wait for other processes
+WAITING = ("test_analytic_network.py", "test_deployment_faults.py", "test_eight_commands.py", "test_readme.py")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
