@@ -10,10 +10,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from fedalign.config import Config
 from fedalign.deploy.invitation import Invitation, new_invitation
 from fedalign.deploy.keys import public_key
+from fedalign.deploy.tables import read_table
 from fedalign.errors import UserError
 from fedalign.flower.kit import hosts_of, write_kit, write_server_certificate
 from fedalign.system.files import PRIVATE, write_atomically
@@ -41,19 +43,11 @@ class ServerKit:
 
     @classmethod
     def read(cls, folder: Path) -> ServerKit:
-        path = folder / NAME
-        if not path.is_file():
-            raise UserError(f"{folder} holds no {NAME}; make a kit with fedalign deploy init")
-        try:
-            table = json.loads(path.read_text(encoding="utf-8"))
-            if table["format"] != FORMAT:
-                raise UserError(
-                    f"{path} has the format {table['format']!r:.40}, which this version does not know; use the version "
-                    "of fedalign that wrote it"
-                )
+        def made(table: dict[str, Any]) -> ServerKit:
             return cls(folder, str(table["address"]), tuple(map(str, table["parties"])))
-        except (ValueError, KeyError, TypeError) as error:
-            raise UserError(f"{path} is damaged; make a new kit with fedalign deploy init") from error
+
+        missing, damaged = "make a kit with fedalign deploy init", "make a new kit with fedalign deploy init"
+        return read_table(folder / NAME, FORMAT, made, missing, damaged)
 
     @property
     def authority(self) -> Path:

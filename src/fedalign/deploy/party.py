@@ -20,6 +20,7 @@ from fedalign.deploy.launch import BELL_FILE, STATE_FILE
 from fedalign.deploy.logs import Log, from_flower
 from fedalign.deploy.page import Page
 from fedalign.deploy.supervisor import Child, StoppedError, environment, free_port, notify, stopped_by_signals
+from fedalign.deploy.tables import read_table
 from fedalign.deploy.watching import Receipts
 from fedalign.errors import UserError
 from fedalign.flower import preflight
@@ -69,17 +70,12 @@ class PartyFolder:
 
     @classmethod
     def read(cls, folder: Path) -> PartyFolder:
-        path = folder / NAME
-        if not path.is_file():
-            raise UserError(f"{folder} holds no {NAME}; join a run first with fedalign party join")
-        try:
-            table = json.loads(path.read_text(encoding="utf-8"))
-            if table["format"] != FORMAT:
-                raise UserError(f"{path} has a format that this version does not know; use the version that wrote it")
+        def made(table: dict[str, Any]) -> PartyFolder:
             texts = [str(table[key]) for key in ("name", "data", "address", "key", "approved")]
             return cls(folder, texts[0], Path(texts[1]), *texts[2:])
-        except (ValueError, KeyError, TypeError) as error:
-            raise UserError(f"{path} is damaged; join again in another folder") from error
+
+        missing, damaged = "join a run first with fedalign party join", "join again in another folder"
+        return read_table(folder / NAME, FORMAT, made, missing, damaged)
 
     @property
     def config(self) -> Config:

@@ -157,14 +157,7 @@ def answer_message(address: str, token: str, certificates: bytes | None) -> None
             time.sleep(0.02)
 
     RuntimeHttpClient.PullMessages = patiently
-    task.run_clientapp(
-        runtime_api_address=address,
-        token=token,
-        insecure=certificates is None,
-        certificates=certificates,
-        parent_pid=os.getppid(),
-        runtime_dependency_install=False,
-    )
+    task.run_clientapp(**task_options(address, token, certificates))
 
 
 def lead_run(address: str, token: str, certificates: bytes | None) -> None:
@@ -176,12 +169,16 @@ def lead_run(address: str, token: str, certificates: bytes | None) -> None:
     pull_quickly()
     lines: Queue[str | None] = Queue()
     mirror_output_to_queue(lines)
-    run_serverapp(
-        runtime_api_address=address,
-        log_queue=lines,
-        token=token,
-        insecure=certificates is None,
-        certificates=certificates,
-        parent_pid=os.getppid(),
-        runtime_dependency_install=False,
-    )
+    run_serverapp(log_queue=lines, **task_options(address, token, certificates))
+
+
+def task_options(address: str, token: str, certificates: bytes | None) -> dict[str, Any]:
+    """What Flower's own command passes to either app."""
+    return {
+        "runtime_api_address": address,
+        "token": token,
+        "insecure": certificates is None,
+        "certificates": certificates,
+        "parent_pid": os.getppid(),
+        "runtime_dependency_install": False,
+    }

@@ -17,10 +17,11 @@ from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from fedalign.encoders._legacy_weights import read_weights
+from fedalign.encoders._nothing_to_fit import NothingToFit
 from fedalign.encoders.pixels import Cells
 from fedalign.errors import UserError
 from fedalign.inputs import Shape
@@ -60,7 +61,7 @@ class EfficientNetLite0:
         return EfficientNetEncoder(self, shape)
 
 
-class EfficientNetEncoder(nn.Module):
+class EfficientNetEncoder(NothingToFit):
     """Reads a tensor (n, C, H, W) of one or three channels and returns rows of norm 1."""
 
     keyed = True
@@ -76,17 +77,6 @@ class EfficientNetEncoder(nn.Module):
         stored = {} if empty else pretrained()
         for name, size in folded_shapes().items():
             self.register_buffer(_buffer(name), torch.empty(size) if empty else stored[name].clone())
-
-    @property
-    def statistics_shapes(self) -> dict[str, tuple[int, ...]]:
-        return {}
-
-    def statistics(self, x: Rows) -> dict[str, Tensor]:
-        """Nothing: the map does not depend on the parties' rows."""
-        return {}
-
-    def fit(self, sums: dict[str, Tensor]) -> None:
-        """Nothing to set."""
 
     @torch.no_grad()
     def forward(self, x: Rows, noise: KeyedRandom | None = None) -> Tensor:

@@ -10,6 +10,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from fedalign.encoders._nothing_to_fit import NothingToFit
 from fedalign.errors import UserError
 from fedalign.inputs import Shape
 from fedalign.randomness import KeyedRandom
@@ -35,8 +36,8 @@ class RandomFeatures:
         return RandomFeaturesEncoder(self, shape, generator)
 
 
-class RandomFeaturesEncoder(nn.Module):
-    """Reads a tensor (n, F) and returns rows of norm at most 1."""
+class RandomFeaturesEncoder(NothingToFit):
+    """Reads a tensor (n, F) of scaled columns and returns rows of norm at most 1."""
 
     keyed = True
     weight: Tensor  # (R, F)
@@ -52,17 +53,6 @@ class RandomFeaturesEncoder(nn.Module):
         self.register_buffer("weight", torch.randn(drawn, columns, generator=generator) * scale)
         bias = torch.rand(drawn, generator=generator)
         self.register_buffer("bias", bias * 2 * math.pi if options.kind == "fourier" else 2 * bias - 1)
-
-    @property
-    def statistics_shapes(self) -> dict[str, tuple[int, ...]]:
-        return {}
-
-    def statistics(self, x: Rows) -> dict[str, Tensor]:
-        """Nothing: columns are scaled before they come here."""
-        return {}
-
-    def fit(self, sums: dict[str, Tensor]) -> None:
-        """Nothing to set."""
 
     @torch.no_grad()
     def forward(self, x: Rows, noise: KeyedRandom | None = None) -> Tensor:

@@ -25,7 +25,7 @@ NAME = 200  # characters of a path in a message
 
 
 class BrokenImageError(ValueError):
-    """An image that cannot be used: what is wrong with it, and the fix."""
+    """An image that cannot be used. The message says why, and names the fix."""
 
 
 # --- files ------------------------------------------------------------------------------------------------------------

@@ -166,11 +166,11 @@ def model(config: Config, data: Federation, head: str) -> DualEncoder:
     encoder = options.build(shape, torch_generator(config.seed, "encoder"))
     classes, dim = len(data.label_names), encoder.dim
     stacked = getattr(options, "stacked", False)
+    normalised = data.task == "single" if config.labels.normalise is None else config.labels.normalise
     if config.labels.adapter and head == "names":
         if stacked:
             raise UserError("labels.adapter does not go with algorithm.base; remove one of them")
         adapted = vectors.adapter(data.label_names, dim, config.labels, config.seed)
-        normalised = data.task == "single" if config.labels.normalise is None else config.labels.normalise
         return DualEncoder(encoder, AdaptedLabelEncoder(*adapted, normalise=normalised), data.task)
     dim -= classes if stacked else 0  # class vectors have an entry for each score
     normalise = False
@@ -180,8 +180,7 @@ def model(config: Config, data: Federation, head: str) -> DualEncoder:
         rows = simplex_rows(classes, dim, torch_generator(config.seed, "head"))
     else:
         how = config.labels if head == "names" else config.labels.model_copy(update={"source": "random"})
-        rows = vectors.make(data.label_names, dim, how, config.seed)
-        normalise = data.task == "single" if how.normalise is None else how.normalise
+        rows, normalise = vectors.make(data.label_names, dim, how, config.seed), normalised
     if stacked:
         rows, normalise = stacked_vectors(F.normalize(rows, dim=1)), False
     return DualEncoder(encoder, LabelEncoder(rows, bias=head == "linear", normalise=normalise), data.task)

@@ -43,7 +43,7 @@ class KeptFeatures:
             return entry.parts
 
     def put(self, x: Rows, map_digest: bytes, parts: list[Tensor]) -> None:
-        """Keep features while their rows exist, if there is room."""
+        """Keeps features while their rows exist, if they fit into the memory that is left."""
         size = sum(part.numel() * part.element_size() for part in parts)
         if not isinstance(x, Tensor) or size > self.most:
             return

@@ -137,7 +137,7 @@ def implausible_noisy_sums(
 ) -> Reason | None:
     """Why sums of fitting shapes cannot be those of rows of norm at most 1 with this noise; None if they can.
 
-    The checks of `sums.implausible_sums` with room for six deviations of the noise, which honest clients practically
+    The checks of `sums.implausible_sums` with a tolerance of six deviations of the noise, which honest clients almost
     never exceed. The largest eigenvalue of the noise of a matrix is near twice its deviation times sqrt(width).
     """
     grams, class_sums = client["grams"], client["class_sums"]
