@@ -71,6 +71,11 @@ class Sequences:
 Rows = Sequences | Tensor  # ragged sequences, or one feature vector per row (n, F)
 
 
+def elsewhere(part: Examples) -> bool:
+    """Whether the rows are of a party on another machine, so that neither they nor their columns are known here."""
+    return isinstance(part.x, Tensor) and part.x.shape == (0, 0)
+
+
 def take(x: Rows, rows: Tensor) -> Rows:
     """The chosen rows, in the order given."""
     return x.take(rows) if isinstance(x, Sequences) else x.index_select(0, rows)

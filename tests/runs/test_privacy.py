@@ -127,11 +127,3 @@ def test_what_leaves_shows_noise_and_epsilon(folder: Path, tmp_path: Path) -> No
     assert "after 0 releases" in told
     assert "after this run: epsilon 1.0000; the budget is 1.2" in told
     assert not (folder / "east.ledger").exists()
-
-
-def test_a_deployment_refuses_the_section_and_writes_nothing(folder: Path, tmp_path: Path) -> None:
-    from fedalign.flower.kit import write_app
-
-    with pytest.raises(UserError, match=r"\[privacy\] is for runs on one machine so far"):
-        write_app(tmp_path / "app", private(folder))
-    assert not (tmp_path / "app").exists()

@@ -123,6 +123,8 @@ def show_what_leaves(path: Path, given: Path | None, party: str) -> None:
         raise UserError(f"{toml} reads the data set {settings.dataset.name}; --what-leaves is for your own files")
     with screen.status("reading"):
         found = preview(path, settings, party or stem(path))
+    if found.refused:
+        raise UserError(found.refused)
     answer(found.table())
     print_leaving(found, path)
     folder = f"fedalign check {shlex.quote(str(path.parent))}"
@@ -148,7 +150,8 @@ def print_leaving(found: Preview, path: Path) -> None:
             for name, value in arrays.items():
                 shape = " x ".join(map(str, value.shape)) or "1"
                 output.print(f"  {escape(name + group)}: {shape}", soft_wrap=True)
-        output.print(f"  the number of its labelled training rows ({found.num_examples:,}), and its classes")
+        rows = "" if found.privacy else f"the number of its labelled training rows ({found.num_examples:,}), and "
+        output.print(f"  {rows}its classes")
     output.print(f"  each class of another party adds one row to the arrays with {found.classes} rows")
     when = "After each round, and at the end" if found.every_round_counts else "When the server asks for scores"
     output.print(f"\n[bold]{when}[/]")

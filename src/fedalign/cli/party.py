@@ -70,6 +70,8 @@ def join(
         raise UserError(f"there is no file {data}; check the path")
     with screen.status("reading"):
         consent = consent_for(data, config_of(found), own)
+    if consent.leaving.refused:
+        raise UserError(consent.leaving.refused)
     output.print(f"invitation of {escape(found.address)}, fingerprint {found.fingerprint}", soft_wrap=True)
     agree(consent, approve)
     made = PartyFolder.create(place, found, own, data, consent.digest)

@@ -53,6 +53,7 @@ class DeployedEngine:
         self.held: tuple[Arrays, set[int]] = ({}, set())  # the weights that these clients have stored
         self.scored_by = 0  # parties whose counts are in the last scores
         self.run = roster.run
+        self.noisy = plan.config.privacy.on  # counts come with noise
         self.counted: dict[int, int] = {}  # client: the last round in which its update was accepted
 
     def train(self, server: Server, round_number: int, chosen: Sequence[int]) -> list[Reply]:
@@ -167,7 +168,8 @@ class DeployedEngine:
             shape = ((grid[name],) if name in grid else ()) + (len(party.train.classes), 4)
             if name not in PARTS or counts.shape != shape or counts.dtype != torch.int64:
                 raise UserError(f"its counts {name[:80]!a} have shape {tuple(counts.shape)} and type {counts.dtype}")
-            if bool((counts < 0).any()) or bool((counts > messages.MAX_COUNT).any()):
+            least = -messages.MAX_COUNT if self.noisy else 0
+            if bool((counts < least).any()) or bool((counts > messages.MAX_COUNT).any()):
                 raise UserError(f"its counts {name!a} are not counts")
         return {name: counts * party.train.classes.view(-1, 1) for name, counts in found.items()}
 
@@ -202,7 +204,7 @@ class DeployedEngine:
             for name, counts in found.items():
                 total[name] = total[name] + counts if name in total else counts
         self.held = (weights if keep else {}, holders)
-        return total
+        return {name: counts.clamp(min=0) for name, counts in total.items()}  # noise may be below 0
 
     def read_counts(self, content: RecordDict, party: Party, nonce: str, grid: Mapping[str, int]) -> Arrays | str:
         """All counts of a reply, or why there are none."""

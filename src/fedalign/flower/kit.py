@@ -13,6 +13,7 @@ import tomli_w
 from fedalign.config import Config, to_toml
 from fedalign.errors import UserError
 from fedalign.flower.party import SERVER_ONLY
+from fedalign.flower.party_privacy import check_deployable, check_report
 from fedalign.labels.names import allowed
 from fedalign.registry import Choice
 from fedalign.system.files import PRIVATE, write_atomically
@@ -49,8 +50,8 @@ def write_app(folder: Path, config: Config, **settings: str | int | float | bool
     """Writes the app folder for `flwr run`: two small files that include the run's configuration."""
     if config.labels.adapter:
         raise UserError("labels.adapter is for runs on one machine so far; remove it to deploy")
-    if config.privacy.on or config.privacy.secure_sums:
-        raise UserError("[privacy] is for runs on one machine so far; remove it to deploy")
+    check_deployable(config)
+    check_report(config)
     folder.mkdir(parents=True, exist_ok=True)
     project = {
         "build-system": {"requires": ["hatchling"], "build-backend": "hatchling.build"},

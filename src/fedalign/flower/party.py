@@ -19,6 +19,14 @@ from fedalign.data import cache
 from fedalign.data.cache import Prepared
 from fedalign.errors import UserError
 from fedalign.flower import messages
+from fedalign.flower.party_privacy import (
+    Answers,
+    check_deployable,
+    check_report,
+    counted_once,
+    trained_once,
+    with_ledger,
+)
 from fedalign.flower.party_state import Memory
 from fedalign.ingest.offer import Agreement
 from fedalign.learning import metrics, scoring
@@ -27,7 +35,7 @@ from fedalign.learning.local_training import ModelPair, train_client
 from fedalign.privacy.secure_sums.identity import Identity
 from fedalign.runs import experiment
 from fedalign.system.files import stem, write_atomically
-from fedalign.types import Arrays, Examples, Federation, Party, Sequences, Server, size_of
+from fedalign.types import Arrays, Examples, Federation, Party, Sequences, Server, Update, size_of
 
 if TYPE_CHECKING:
     from flwr.app import RecordDict
@@ -160,16 +168,19 @@ def answer(kind: str, content: RecordDict, text: str, node: Mapping[str, Any]) -
     setup = PartySetup.from_node(text, node)
     identity = Identity.of_folder(setup.folder)
     messages.keep_receipt(setup.folder, "in", kind, "server", content, identity=identity)
-    if setup.config.privacy.on or setup.config.privacy.secure_sums:
-        raise UserError("[privacy] is for runs on one machine so far; nothing is sent, remove it to deploy")
+    check_deployable(setup.config)
     reply = Records()
     if kind == "offer":
+        check_report(setup.config)
         offered = setup.read().offer().model_dump_json()
         write_atomically(setup.folder / "offer.json", offered)  # a receipt shortens long texts
         messages.put_text(reply, "offer", {"offer": offered})
     else:
         agreed = Agreement.model_validate_json(messages.text_of(content, "task", "agreed"))
         algorithm, models = built(text, agreed.model_dump_json())
+        if setup.config.privacy.protected:
+            run, client = str(content["task"]["run"]), int(content["task"]["client"])
+            algorithm = with_ledger(algorithm, setup.config, setup.data, run, client)
         parts = setup.parts(agreed)
         (train if kind == "train" else score)(setup, algorithm, models, parts, content, reply)
         echo = {key: content["task"][key] for key in ("run", "round", "nonce")}
@@ -219,16 +230,12 @@ def train(
     counted = int(task["counted"])
     state = store.of(counted, models.model.class_arrays, len(models.model.anchors()))
     key = (setup.config.seed, number, int(task["client"]))
-    update, after = train_client(
-        algorithm,
-        models,
-        server,
-        parts["train"],
-        state,
-        setup.config.training,
-        key,
-        validation=parts.get("validation"),
-    )
+
+    def visit() -> tuple[Update, Arrays]:
+        rows, validation = parts["train"], parts.get("validation")
+        return train_client(algorithm, models, server, rows, state, setup.config.training, key, validation=validation)
+
+    update, after = trained_once(Answers(store.folder), algorithm, server.extra, key[2], visit)
     store.keep(number, after, counted)
     messages.put_update(reply, update)
     messages.put_text(reply, "kept", {"kept": size_of(after)})
@@ -243,15 +250,21 @@ def score(
     reply: RecordDict,
 ) -> None:
     """Counts on the party's own test and validation rows; at the thresholds the server asks about, if it does."""
-    weights = server_of(content, models, Memory(setup.folder, str(content["task"]["run"]))).weights
+    store = Memory(setup.folder, str(content["task"]["run"]))
+    weights = server_of(content, models, store).weights
     asked = messages.get(content, "thresholds")
     own = algorithm.own_thresholds and all(len(values) <= AT_ONCE for values in asked.values() if values.dim() == 2)
     if asked and not setup.config.thresholds and not own:
         raise UserError("the server asks for counts at thresholds; ask its operators to set thresholds = true for all")
-    found: Arrays = {}
-    for name in ("test", "validation"):
-        if name in parts:
-            found[name] = count(models, weights, parts[name], asked.get(name))
+    held = {name: parts[name] for name in ("test", "validation") if name in parts}
+
+    def counts() -> Arrays:
+        return {name: count(models, weights, rows, asked.get(name)) for name, rows in held.items()}
+
+    if setup.config.privacy.protected:
+        found = counted_once(Answers(store.folder), algorithm, weights, parts["train"].classes, counts)
+    else:
+        found = counts()
     messages.put(reply, "counts", found)
 
 

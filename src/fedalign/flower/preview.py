@@ -8,9 +8,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from fedalign.config import Config, to_toml
+from fedalign.errors import UserError
 from fedalign.flower.kit import for_parties
 from fedalign.flower.party import AT_ONCE, PartySetup, built
+from fedalign.flower.party_privacy import check_deployable, check_report
 from fedalign.flower.party_rows import FileRows
 from fedalign.ingest.agree import agree
 from fedalign.ingest.offer import Offer
@@ -23,6 +27,7 @@ from fedalign.learning.local_training import labelled_rows
 from fedalign.learning.model import DualEncoder
 from fedalign.learning.private_training import PrivateTraining
 from fedalign.privacy import NEIGHBOURS, Ledger, Release
+from fedalign.privacy.counts import count_sensitivity
 from fedalign.runs import protection as shielded
 from fedalign.runs.ledgers import beside, in_folder
 from fedalign.types import ArraySpec, ReplySpec
@@ -52,6 +57,7 @@ class Preview:
     every_round_counts: bool  # the server asks for them after each round
     classes: int
     privacy: tuple[str, ...] = ()  # the noise that is added, and what the release costs
+    refused: str = ""  # why the ledger allows no further release; one that was made may be sent again
 
     def table(self) -> dict[str, Any]:
         """For a program."""
@@ -89,8 +95,9 @@ def preview(path: Path, config: Config, party: str) -> Preview:
     algorithm, models = built(to_toml(config), agreed.model_dump_json())
     parts = rows.parts(agreed)
     server = algorithm.start(models.model, 1)
+    silent = config.privacy.secure_sums and not config.privacy.on  # counts would be the party's own
     shapes: dict[str, tuple[int, ...]] = {
-        name: (len(agreed.label_names), 4) for name in ("test", "validation") if name in parts
+        name: (len(agreed.label_names), 4) for name in ("test", "validation") if name in parts and not silent
     }
     if agreed.task == "multi" and algorithm.own_thresholds:
         shapes = {name: (AT_ONCE, *shape) for name, shape in shapes.items()}
@@ -102,31 +109,43 @@ def preview(path: Path, config: Config, party: str) -> Preview:
     return Preview(
         offered,
         replies,
-        0 if config.privacy.on or config.privacy.secure_sums else labelled,
+        0 if config.privacy.protected else labelled,
         shapes,
         needs_class_f1,
         len(agreed.label_names),
-        protection(algorithm, models.model, config, path, party),
+        *protection(algorithm, models.model, config, path, party, parts["train"].classes),
     )
 
 
-def protection(algorithm: Algorithm, model: DualEncoder, config: Config, path: Path, party: str) -> tuple[str, ...]:
-    """The noise and masks that a run adds and the epsilon that it spends, one sentence each; empty without them."""
+def protection(
+    algorithm: Algorithm, model: DualEncoder, config: Config, path: Path, party: str, classes: Tensor
+) -> tuple[tuple[str, ...], str]:
+    """(the noise and masks that a run adds and the epsilon that it spends, one sentence each; why the ledger refuses).
+
+    Both are empty without `[privacy]`.
+    """
     found: list[str] = []
+    refused = ""
     noisy = shielded.noisy(algorithm)
     if noisy is not None:
         found.append(
             f"Gaussian noise is added to the sums: {noisy.release.multiplier:.4f} times {SENSITIVITY:.4f}, the most "
             "that one row can change them"
         )
-        found += spending(noisy.release, config, path, party)
+        found.append(
+            f"Gaussian noise is added to the counts on held-out rows: {noisy.release.multiplier:.4f} times "
+            f"{count_sensitivity(classes):.4f}; they are sent once, and no training row is among these rows"
+        )
+        spent, refused = spending(noisy.release, config, path, party)
+        found += spent
     if isinstance(algorithm, PrivateTraining):
         release = replace(algorithm, visits=config.rounds, epochs=config.training.epochs).release_of(model)
         found.append(
             f"Gaussian noise is added to the gradients: {release.multiplier:.4f} times {config.privacy.clip:g}, to "
             f"which the gradient of one row is shortened, in at most {release.steps} steps"
         )
-        found += spending(release, config, path, party)
+        spent, refused = spending(release, config, path, party)
+        found += spent
     if isinstance(algorithm, SecureAnalytic):
         found.append(
             "masks are added to all sums: the server sees random numbers of this party, and the total of all parties"
@@ -136,21 +155,34 @@ def protection(algorithm: Algorithm, model: DualEncoder, config: Config, path: P
             + (", ".join(algorithm.consent) or "none")
         )
     if found:
-        found.append(
-            "the exact counts and statistics listed here are not covered, so a deployment refuses [privacy]; a run on "
-            "one machine sends none of them"
-        )
-    return tuple(found)
+        found.append("not covered: label names, which classes this party annotates, and names of columns")
+        found += [f"a deployment refuses this: {reason}" for reason in not_deployable(config)]
+    return tuple(found), refused
 
 
-def spending(release: Release, config: Config, path: Path, party: str) -> tuple[str, ...]:
-    """What a release costs, what was spent before it, and what will be spent after it."""
+def not_deployable(config: Config) -> list[str]:
+    """Why a deployment refuses `[privacy]`, which a run on one machine allows."""
+    for check in (check_deployable, check_report):
+        try:
+            check(config)
+        except UserError as error:
+            return [str(error)]
+    return []
+
+
+def spending(release: Release, config: Config, path: Path, party: str) -> tuple[tuple[str, ...], str]:
+    """(what a release costs, what was spent before it and what will be spent after it; why the ledger refuses it)."""
     folder = config.privacy.ledger
     ledger = Ledger(in_folder(folder, party) if folder else beside(path))
-    after = ledger.check(release)
     limit = "no budget is set" if release.budget is None else f"the budget is {release.budget:g}"
-    return (
+    refused = ""
+    try:
+        after = f"after this run: epsilon {ledger.check(release):.4f}; {limit}"
+    except UserError as error:
+        after = refused = str(error)
+    sentences = (
         f"the release costs epsilon {config.privacy.epsilon:g} at delta {release.delta:g}; {NEIGHBOURS}",
         f"so far: {ledger.sentence(release.delta)}",
-        f"after this run: epsilon {after:.4f}; {limit}",
+        after,
     )
+    return sentences, refused

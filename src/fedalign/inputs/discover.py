@@ -62,14 +62,14 @@ def with_input_options(settings: bool) -> Any:
     """Class decorator: adds the `Columns` of every kind to a frozen dataclass, and their `Settings` if asked for."""
 
     def extended(cls: type[T]) -> type[T]:
-        found: list[Any] = []
+        found: dict[str, Any] = {}  # kinds may share an option
         for kind in kinds():
             for part in (kind.Columns, kind.Settings) if settings else (kind.Columns,):
                 types = get_type_hints(part, include_extras=True)
-                found += [
-                    (f.name, types[f.name], dataclasses.field(default=f.default)) for f in dataclasses.fields(part)
-                ]
-        made: type[T] = dataclasses.make_dataclass(cls.__name__, found, bases=(cls,), frozen=True)
+                for f in dataclasses.fields(part):
+                    default = dataclasses.field(default=f.default, default_factory=f.default_factory)
+                    found[f.name] = (f.name, types[f.name], default)
+        made: type[T] = dataclasses.make_dataclass(cls.__name__, found.values(), bases=(cls,), frozen=True)
         made.__module__, made.__qualname__, made.__doc__ = cls.__module__, cls.__qualname__, cls.__doc__
         return made
 
@@ -78,7 +78,7 @@ def with_input_options(settings: bool) -> Any:
 
 def setting_names() -> list[str]:
     """The options that say how rows are prepared, of all kinds."""
-    return [field.name for kind in kinds() for field in dataclasses.fields(kind.Settings)]
+    return list(dict.fromkeys(field.name for kind in kinds() for field in dataclasses.fields(kind.Settings)))
 
 
 def chosen_kind(options: object) -> type[InputKind]:

@@ -140,6 +140,10 @@ class Images(ScaledNumbers):
         return {"moments": moments.without_few(1), "other": {"size": [channels, *x.shape[2:]]}}
 
     @classmethod
+    def exact_report(cls, settings: Any) -> str:
+        return "statistics of its pixels; there is no public form of them so far"
+
+    @classmethod
     def describe_offer(cls, offer: Offer) -> list[str]:
         channels, height, width = _size(offer)
         found = [f"the size of its images: {height} x {width} pixels, {_colours(channels)}"]

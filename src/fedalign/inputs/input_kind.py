@@ -121,6 +121,12 @@ class InputKind(Stored):
         return {}
 
     @classmethod
+    def exact_report(cls, settings: Any) -> str:
+        """What `offer` tells about rows without noise, and the option that avoids it; empty if it tells nothing."""
+        own = cls.offer.__func__ is not InputKind.offer.__func__  # type: ignore[attr-defined]
+        return "what parties agree on for this kind of rows; there is no public form of it so far" if own else ""
+
+    @classmethod
     def check_offer(cls, offer: Offer) -> None:
         """Raises UserError if what a party reports cannot be true: it would spoil the preparation of all."""
         return

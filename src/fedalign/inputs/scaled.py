@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
@@ -19,10 +20,30 @@ LARGEST = 1e100  # of a column's statistics: their squares are still finite
 FEW = 5  # values of a column below which a party reports nothing about it; it then uses the scale of the others
 
 
+EVERY = "*"  # in `ranges`: every column that is not named
+WIDTHS = 4.0  # deviations that a range is taken to span
+
+
+@dataclass(frozen=True)
+class NumberSettings:
+    """How numbers are scaled."""
+
+    # column -> lowest and highest plausible value, from public knowledge; "*": every other column. Empty: columns are
+    # scaled by statistics that each party reports
+    ranges: dict[str, tuple[float, float]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for column, (low, high) in self.ranges.items():
+            if not -LARGEST < low < high < LARGEST:  # also false for NaN
+                raise UserError(f"dataset.ranges of {quoted(column)} must be two numbers, the lower one first")
+
+
 class ScaledNumbers(InputKind):
     """Columns of numbers, scaled alike for all parties."""
 
     scaling: Scaling
+
+    Settings: ClassVar[type] = NumberSettings
 
     @property
     def width(self) -> int:
@@ -39,7 +60,16 @@ class ScaledNumbers(InputKind):
     @classmethod
     def offer(cls, x: Raw, columns: tuple[str, ...], settings: Any) -> dict[str, Any]:
         values = x.values if isinstance(x, Ragged) else x
+        if settings.ranges:
+            names = columns or tuple(f"channel {number}" for number in range(1, values.shape[1] + 1))
+            return {"columns": columns, "moments": public_moments(settings.ranges, names)}
         return {"columns": columns, "moments": Moments.of(values).without_few(FEW)}
+
+    @classmethod
+    def exact_report(cls, settings: Any) -> str:
+        if getattr(settings, "ranges", None):
+            return ""
+        return "statistics of its columns; give their plausible limits in dataset.ranges, such as {'*' = [0, 100]}"
 
     @classmethod
     def describe_offer(cls, offer: Offer) -> list[str]:
@@ -82,6 +112,20 @@ class ScaledNumbers(InputKind):
         if len(values) and values.shape[1] != self.width:
             raise UserError(f"{file} has {values.shape[1]} numbers per row or step, but {self.width} are expected")
         return values
+
+
+def public_moments(ranges: Mapping[str, Sequence[float]], columns: Sequence[str]) -> Moments:
+    """Moments that follow from limits alone, the same for every party: the middle, and a deviation of a quarter of the
+    width."""
+    missing = [column for column in columns if column not in ranges and EVERY not in ranges]
+    if missing:
+        raise UserError(f"dataset.ranges has no limits of {quoted(missing[0])}; add them, or limits of '{EVERY}'")
+    limits = [ranges[column] if column in ranges else ranges[EVERY] for column in columns]
+    return Moments(
+        count=(1,) * len(limits),
+        mean=tuple((low + high) / 2 for low, high in limits),
+        squares=tuple(((high - low) / WIDTHS) ** 2 for low, high in limits),
+    )
 
 
 def _in_order(one: Offer, columns: Sequence[str], first: Offer) -> Moments:

@@ -119,6 +119,10 @@ class Text(InputKind):
         return {"words": {word: count for word, count in sorted(counts.items()) if count >= settings.min_count}}
 
     @classmethod
+    def exact_report(cls, settings: TextSettings) -> str:
+        return "" if settings.vocabulary == "hashed" else "its words; set dataset.vocabulary = 'hashed'"
+
+    @classmethod
     def describe_offer(cls, offer: Offer) -> list[str]:
         if offer.words is None:
             return ["no word: words are hashed on this machine"]

@@ -65,6 +65,12 @@ class Algorithm:
         """Whether the weights are a model yet."""
         return not self.fixed_features or self.finished(server)
 
+    def answered_once(self, received: Arrays, client: int) -> tuple[str, Arrays] | None:
+        """The name of an answer that a client must not compute twice, such as one with noise, and what it depends on
+        besides rows. A deployed client stores that answer and sends it again if it is asked again. None: any answer may
+        be computed again."""
+        return None
+
     def thresholds(self, server: Server) -> Tensor | None:
         """(C,) the probabilities at which the method decides in multi-label; None: 0.5."""
         return None

@@ -34,3 +34,8 @@ class Privacy(Section):
     @property
     def on(self) -> bool:
         return self.epsilon is not None
+
+    @property
+    def protected(self) -> bool:
+        """Whether noise or masks are added."""
+        return self.on or self.secure_sums

@@ -34,7 +34,7 @@ from fedalign.runs import protection
 from fedalign.runs.folder import RunFolder
 from fedalign.runs.results import finish
 from fedalign.system import device
-from fedalign.types import Examples, Federation, Pool, Sequences
+from fedalign.types import Examples, Federation, Pool, Sequences, elsewhere
 
 PRIVATE_FEATURES = 200  # of a feature map with noise: more features have more noise in all
 
@@ -120,7 +120,7 @@ def plan(config: Config, data: Federation | None = None) -> Plan:
 def algorithm_of(config: Config) -> Algorithm:
     """The algorithm of a configuration, on top of the analytic solution if it says so."""
     found: Algorithm = registry.build("algorithms", config.algorithm.name, config.algorithm.options)
-    if config.privacy.on or config.privacy.secure_sums:
+    if config.privacy.protected:
         return protection.protected(found, config)
     if found.base == "none":
         return found
@@ -271,7 +271,7 @@ def fingerprint(prepared: Plan, absent: bool = False) -> str:
     earlier versions did.
     """
     digest = hashlib.sha256(json.dumps(list(prepared.federation.label_names)).encode())
-    parts = [party.train for party in prepared.federation.parties if absent or not _elsewhere(party.train)]
+    parts = [party.train for party in prepared.federation.parties if absent or not elsewhere(party.train)]
     if prepared.federation.test is not None:
         parts.append(prepared.federation.test)
     for part in parts:
@@ -280,11 +280,6 @@ def fingerprint(prepared: Plan, absent: bool = False) -> str:
     for value in prepared.model.arrays().values():
         digest.update(value.numpy().tobytes())
     return digest.hexdigest()
-
-
-def _elsewhere(part: Examples) -> bool:
-    """Whether the rows are of a party on another machine, so that neither they nor their columns are known here."""
-    return isinstance(part.x, torch.Tensor) and part.x.shape == (0, 0)
 
 
 def _tensors(part: Examples) -> list[torch.Tensor]:

@@ -30,6 +30,7 @@ from fedalign.privacy.noise import seeded_source
 from fedalign.types import Arrays, Examples, ReplySpec, Server, Task, Update, Visit
 
 WHAT = "sums of the analytic method"
+DEPLOYED = "sums of training rows, and counts on rows that are held out; no row is in both"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +46,7 @@ class PrivateAnalytic(Algorithm):
     run: str = ""  # its name, for ledgers
     seed: int = 0  # of noise that can be repeated, if the options ask for that
     ledgers: tuple[Path | None, ...] = ()  # by client; None: no ledger is kept
+    what: str = WHAT  # the release, for ledgers
     summed: int = 1  # clients whose noise is in the sums that the server sees as one client's
 
     @property
@@ -54,7 +56,7 @@ class PrivateAnalytic(Algorithm):
 
     @property
     def release(self) -> Release:
-        return Release(WHAT, self.run, self.multiplier, self.privacy.delta, self.privacy.budget)
+        return Release(self.what, self.run, self.multiplier, self.privacy.delta, self.privacy.budget)
 
     def check_ledgers(self) -> None:
         """Refuses the run if the ledger of one of its clients does, before anything is written."""
@@ -77,6 +79,10 @@ class PrivateAnalytic(Algorithm):
             features, task = Part(visit.model, data).features, visit.model.task
             sent = noisy_sums(features, data.y, data.known, data.classes, task, release.multiplier, source)
         return Update({}, 0, data.classes, sent), {}
+
+    def answered_once(self, received: Arrays, client: int) -> tuple[str, Arrays] | None:
+        held = received["held"]
+        return None if client < len(held) and bool(held[client]) else ("sums", {})
 
     # --- what the server does ----------------------------------------------------------------------------------------
 
