@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedalign.learning.analytic.cholesky import factor, factoring
 from fedalign.learning.analytic.sums import ALL, NONE, lower, unpack
 from fedalign.learning.scoring import threads
 from fedalign.types import Arrays
@@ -63,7 +64,7 @@ def solve(sums: Arrays, omega: float, penalty: float, expected: Tensor | None = 
 def solve_all(sums: Arrays, pairs: Sequence[tuple[float, float]], expected: Tensor | None = None) -> list[Solution]:
     """The solution for each pair of omega and penalty. Each matrix is put together once, and each system is solved on
     one core, so the bits do not depend on the number of cores."""
-    with threads() as pool:
+    with factoring() as pool:
         systems = {omega: _systems(sums, omega, expected, pool) for omega in dict.fromkeys(o for o, _ in pairs)}
         jobs = [(k, system, penalty) for k, (omega, penalty) in enumerate(pairs) for system in systems[omega]]
         weights = pool.map(lambda job: _weights(job[1], job[2]), jobs)
@@ -75,10 +76,10 @@ def solve_all(sums: Arrays, pairs: Sequence[tuple[float, float]], expected: Tens
 
 def _weights(system: _System, penalty: float) -> tuple[Tensor, float]:
     """Weights (d, k), and the penalty with which the system is not singular."""
-    used, factor = _factor(system, penalty)
-    if factor is None:  # all features are zero: the mean is all that can be learned
+    used, found = _factor(system, penalty)
+    if found is None:  # all features are zero: the mean is all that can be learned
         return torch.zeros_like(system.right), used
-    return torch.cholesky_solve(system.right, factor), used
+    return torch.cholesky_solve(system.right, found), used
 
 
 def solve_path(
@@ -147,10 +148,10 @@ def _factor(system: _System, penalty: float) -> tuple[float, Tensor | None]:
     while system.scale > 0:
         shifted = system.gram.clone()
         shifted.diagonal().add_(used * system.scale)
-        factor, info = torch.linalg.cholesky_ex(shifted)
-        pivots = factor.diagonal().square()
-        if int(info) == 0 and float(pivots.min()) > CONDITION * float(pivots.max()):
-            return used, factor
+        found = factor(shifted)
+        pivots = None if found is None else found.diagonal().square()
+        if pivots is not None and float(pivots.min()) > CONDITION * float(pivots.max()):
+            return used, found
         used = max(10 * used, SMALLEST)
     return used, None
 

@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedalign.learning.analytic.cholesky import factor, factoring
 from fedalign.learning.scoring import threads
 from fedalign.types import Arrays, Task
 
@@ -208,7 +209,7 @@ def implausible_sums(client: Mapping[str, Tensor], dim: int | None = None, class
         return Reason.SHAPE
     if which.is_floating_point() or bool((which < NONE).any()) or bool((which >= len(grams)).any()):
         return Reason.SHAPE
-    with threads() as pool:
+    with factoring() as pool:
         if not all(pool.map(lambda part: bool(part.isfinite().all()), [*grams, class_sums])):
             return Reason.NOT_FINITE
         grams, class_sums = grams.to(torch.float64), class_sums.to(torch.float64)
@@ -265,10 +266,10 @@ def _inside(triangle: Tensor, class_sums: Tensor) -> Reason | None:
     side smaller."""
     shifted = lower(triangle)
     shifted.diagonal().add_(JITTER * max(float(shifted.diagonal().abs().max()), 1e-6))
-    factor, info = torch.linalg.cholesky_ex(shifted)
-    if int(info):
+    found = factor(shifted)
+    if found is None:
         return Reason.NOT_POSITIVE
-    solved = torch.linalg.solve_triangular(factor, class_sums.T, upper=False)  # (d + 1, k)
+    solved = torch.linalg.solve_triangular(found, class_sums.T, upper=False)  # (d + 1, k)
     fits = (solved.square().sum(0) <= class_sums[:, -1] * (1 + LOOSE) + LOOSE).all()
     return None if bool(fits) else Reason.NOT_OF_ROWS
 
@@ -277,4 +278,4 @@ def _positive(triangle: Tensor) -> bool:
     """Whether a packed matrix has no negative eigenvalue beyond rounding. Single precision halves the time."""
     shifted = lower(triangle.float())
     shifted.diagonal().add_(JITTER * max(float(shifted.diagonal().abs().max()), 1e-6))
-    return int(torch.linalg.cholesky_ex(shifted).info) == 0
+    return factor(shifted) is not None
