@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -17,10 +19,12 @@ pytest.importorskip("flwr", reason="Flower is not installed; pip install 'fedali
 from fedalign.deploy.kit import ServerKit
 from fedalign.deploy.launch import CONTROL_HEADER, ControlGuard, Hold
 from fedalign.deploy.logs import from_flower
-from fedalign.deploy.supervisor import Child, environment, notify, rotate
+from fedalign.deploy.supervisor import Child, environment, notify, rotate, wait_for
+from fedalign.deploy.watching import Rounds
 from fedalign.errors import UserError
 from fedalign.flower import kit as flower_kit
 from fedalign.flower.preflight import can_reach
+from helpers.deployed_commands import alive
 
 
 def test_a_process_that_dies_is_restarted_after_growing_pauses(tmp_path: Path) -> None:
@@ -38,6 +42,56 @@ def test_a_process_that_dies_is_restarted_after_growing_pauses(tmp_path: Path) -
     assert (child.last_exit, child.deaths) == (1, 3)
     assert "KeyError: 'no-such-kind'" in child.tail()
     assert child.log.stat().st_mode & 0o077 == 0
+
+
+def test_a_process_killed_while_it_starts_is_restarted_and_one_that_fails_is_reported(tmp_path: Path) -> None:
+    child = Child("nobody", "no-such-kind", [], tmp_path, tmp_path / "logs" / "child.log", environment(tmp_path))
+    child.start()
+    assert child.process is not None
+    child.process.kill()
+    assert wait_for(lambda: None, "nobody", 60, child) is None
+    assert (child.last_exit, child.deaths, child.process) == (-9, 1, None)  # its restart is planned
+    child.start()
+    with pytest.raises(UserError, match=r"nobody ended with exit code 1; .*child\.log says why"):
+        wait_for(lambda: None, "nobody", 60, child)
+
+
+def test_rounds_that_ended_since_the_last_question(tmp_path: Path) -> None:
+    rounds, path = Rounds(tmp_path), tmp_path / "metrics.jsonl"
+    assert not rounds.advanced()
+    path.write_text('{"round": 1, "clients": [0]}\n')
+    assert rounds.advanced()
+    assert not rounds.advanced()
+    path.write_text('{"round": 1, "clients": [0]}\n{"round": 2, "clients": [0]}\n{"rou')
+    assert rounds.advanced()
+    assert not rounds.advanced()
+
+
+TASK = """
+import argparse, os, sys, time
+from pathlib import Path
+from fedalign.deploy import worker
+worker.answer_message = lambda *words: time.sleep(600)
+number = worker.forked(argparse.Namespace(side="party", address=""), "token", None)
+Path(sys.argv[1]).write_text(str(number))
+os._exit(0)
+"""
+
+
+def test_a_task_ends_with_the_worker_that_forked_it(tmp_path: Path) -> None:
+    """A killed worker must not leave a process that asks for its SuperNode for ever."""
+    subprocess.run([sys.executable, "-c", TASK, tmp_path / "number"], check=True, timeout=60)
+    task, deadline = int((tmp_path / "number").read_text()), time.monotonic() + 20
+    while alive(task) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not alive(task)
+
+
+def test_a_process_whose_supervisor_ended_before_it_could_look_ends_too() -> None:
+    code = (
+        "import time; from fedalign.deploy.launch import end_with_parent; end_with_parent(999_999_999); time.sleep(60)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=30).returncode == 1
 
 
 def test_no_process_of_flower_sends_telemetry_or_installs_anything(tmp_path: Path) -> None:

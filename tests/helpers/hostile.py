@@ -28,6 +28,7 @@ from fedalign.labels import names as label_names
 from fedalign.labels import vectors
 from fedalign.runs.checkpoint import Checkpoints
 from fedalign.runs.folder import RunFolder
+from helpers import hostile_records as records
 from helpers.written import write
 
 MODEL = Path(__file__).parents[1] / "stored" / "model"
@@ -139,11 +140,14 @@ READERS: dict[str, Reader] = {
     "metrics": checkpoint_reader("metrics.jsonl"),
     "memory": memory_reader,
     "message": message_reader,
+    **records.READERS,
 }
 
 
 def seeds(name: str, folder: Path) -> list[bytes]:
     """Valid files of a kind."""
+    if name in records.READERS:
+        return records.seeds(name, folder)
     if name in ("csv", "tsv", "csv.gz", "jsonl", "jsonl.gz", "parquet", "npz"):
         table = {key: cells for key, cells in ROWS.items() if name != "npz" or key != "steps"}
         one = write(folder / f"seed.{name}", table).read_bytes()
@@ -210,6 +214,10 @@ TEXTS = (b"\xff\xfe", b"\x00", b"\\ud800", b"\x1b[31m", b"\r", b'"', b"'''", b"[
 
 def mutate(data: bytes, name: str, moments: random.Random) -> bytes:
     """A malformed version of a valid file. Containers are packed again, so that what they hold is reached."""
+    if name in records.ARCHIVES and moments.random() < 0.8:
+        return records.repacked(name, data, lambda part: _mutated(part, moments), moments)
+    if name in records.READERS and moments.random() < 0.6 and not name.endswith(".gz"):
+        return records.repaired(name, _mutated(data, moments))
     if name.endswith(".gz") and moments.random() < 0.7:
         return gzip.compress(_mutated(gzip.decompress(data), moments), 1)
     if name == "npz" and moments.random() < 0.7:

@@ -15,7 +15,7 @@ from typing import Any
 from fedalign.config import Config
 from fedalign.deploy.invitation import Invitation, new_invitation
 from fedalign.deploy.keys import public_key
-from fedalign.deploy.tables import read_table
+from fedalign.deploy.tables import read_table, stored
 from fedalign.errors import UserError
 from fedalign.flower.kit import hosts_of, write_kit, write_server_certificate
 from fedalign.system.files import PRIVATE, write_atomically
@@ -83,12 +83,8 @@ class ServerKit:
 
     def admitted(self) -> dict[str, str]:
         """Returns the short key of each admitted party."""
-        try:
-            return {str(name): str(key) for name, key in json.loads(self._admitted.read_text("utf-8")).items()}
-        except FileNotFoundError:
-            return {}
-        except (ValueError, AttributeError) as error:
-            raise UserError(f"{self._admitted} is damaged; remove it and admit the parties again") from error
+        found = stored(self._admitted, dict, "remove it and admit the parties again")
+        return {str(name): str(key) for name, key in (found or {}).items()}
 
     def admit(self, name: str, key: str, new: bool = False) -> None:
         """Stores the key of a party. A running server notices."""
@@ -121,9 +117,8 @@ class ServerKit:
             write_atomically(self.folder / "dropped.json", json.dumps(sorted({*self.dropped(), name})), PRIVATE)
 
     def dropped(self) -> list[str]:
-        path = self.folder / "dropped.json"
-        gone = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
-        return [name for name in gone if name not in self.admitted()]
+        gone = stored(self.folder / "dropped.json", list, "remove it and drop the parties again")
+        return [name for name in map(str, gone or []) if name not in self.admitted()]
 
     @contextmanager
     def _changing(self) -> Iterator[None]:

@@ -29,6 +29,7 @@ from fedalign.system.files import PRIVATE, write_atomically
 
 CONTROL_HEADER = "x-fedalign-control"
 SECRET_FILE = "FEDALIGN_CONTROL_SECRET_FILE"  # environment: the file with the secret of the Control API
+SUPERVISOR = "FEDALIGN_SUPERVISOR"  # environment: the process that started this one; it may have ended before we look
 STATE_FILE = "FEDALIGN_NODE_STATE_FILE"  # environment: where a SuperNode reports
 BELL_FILE = "FEDALIGN_BELL_FILE"  # environment: a pipe on which a SuperNode announces messages to its worker
 OPEN = ("/v1/fleet/", "/v1/runtime/", "/health")  # paths that need no secret of ours; Flower guards the first two
@@ -38,9 +39,8 @@ PULL_AGAIN = 0.05  # seconds before an object that is not there yet is asked for
 Scope = MutableMapping[str, Any]
 
 
-def end_with_parent() -> None:
-    """Ends this process when its supervisor is gone, however that ended."""
-    parent = os.getppid()
+def end_with_parent(parent: int) -> None:
+    """Ends this process when the one that started it is gone, however that ended."""
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -194,7 +194,7 @@ KINDS = {"superlink": superlink, "supernode": supernode, "worker": worker}
 
 
 def main() -> None:
-    end_with_parent()
+    end_with_parent(int(os.environ.get(SUPERVISOR, os.getppid())))
     kind = sys.argv.pop(1)
     sys.argv[0] = f"fedalign-{kind}"
     KINDS[kind]()

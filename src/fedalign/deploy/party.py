@@ -173,6 +173,12 @@ class PartySide:
     def explain_end(self) -> None:
         if self.connected:
             self.say("the connection to the server was lost; connecting again", "warning")
+        elif self.reported() == "unknown_key" and self.receipts.path.is_file():  # it took part before
+            self.say(
+                "the server does not accept this party's key; after a crash that takes up to a minute, and longer if "
+                "its operators dropped the key; trying again",
+                "warning",
+            )
         elif self.reported() == "unknown_key":
             self.say(
                 f"the server does not know this party's key; its operators run: "

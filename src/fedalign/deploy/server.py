@@ -74,8 +74,10 @@ class ServerSide:
     def start(self) -> None:
         self.link.start()
         self.control = wait_for(self.connected, "the SuperLink", READY, self.link)
-        self.keys = {}
-        self.register()
+        if self.control is None:  # killed while it started
+            self.lost()
+            return
+        self.keys = {}  # the next step registers those that are admitted
         if not self.worker.running:
             self.worker.start()
 
@@ -96,16 +98,22 @@ class ServerSide:
         if self.worker.died():
             self.log(f"the worker ended with exit code {self.worker.last_exit}; it is restarted", "warning")
         if self.link.died():
-            if self.link.deaths >= ATTEMPTS:
-                raise UserError(f"the SuperLink ended {ATTEMPTS} times in a row; {self.link.log} says why")
-            self.log(f"the SuperLink ended with exit code {self.link.last_exit}; it is restarted", "warning")
-            self.worker.stop()
-            self.worker.restart_at = self.link.restart_at
-            self.run, self.nodes, self.control = None, [], None
+            self.lost()
         if self.link.due:
             self.start()
         elif self.worker.due and self.link.running:
             self.worker.start()
+
+    def lost(self) -> None:
+        """Prepares the restart of a SuperLink that ended. After several ends without a round in between it gives up."""
+        if self.rounds.advanced():
+            self.link.deaths, self.attempts = 1, 0
+        if self.link.deaths >= ATTEMPTS:
+            raise UserError(f"the SuperLink ended {ATTEMPTS} times in a row; {self.link.log} says why")
+        self.log(f"the SuperLink ended with exit code {self.link.last_exit}; it is restarted", "warning")
+        self.worker.stop()
+        self.worker.restart_at = self.link.restart_at
+        self.run, self.nodes, self.control = None, [], None
 
     # --- keys and parties -------------------------------------------------------------------------------------------
 
@@ -214,6 +222,8 @@ class ServerSide:
         if (self.out / "result.json").is_file():
             time.sleep(0.5)  # the last lines of its log
             return True
+        if self.rounds.advanced():
+            self.attempts = 0
         if self.mistake or self.attempts >= ATTEMPTS:
             raise UserError(self.mistake or f"the run ended {ATTEMPTS} times without a result ({details[:200]})")
         self.log(f"the run ended without a result ({details[:200]}); it is resumed", "warning")

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+from fedalign.deploy.launch import SUPERVISOR
 from fedalign.engines.flower import QUIET
 from fedalign.errors import UserError
 
@@ -71,7 +72,7 @@ class Child:
                 stdout=stream,
                 stderr=subprocess.STDOUT,
                 cwd=self.folder,
-                env=dict(self.env),
+                env={**self.env, SUPERVISOR: str(os.getpid())},
                 start_new_session=True,
                 umask=PRIVATE_MASK,
             )
@@ -163,14 +164,16 @@ def stopped_by_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def wait_for(condition: Callable[[], Found | None], what: str, seconds: float, child: Child) -> Found:
-    """Waits until a process is ready."""
+def wait_for(condition: Callable[[], Found | None], what: str, seconds: float, child: Child) -> Found | None:
+    """Waits until a process is ready. None: it was killed by a signal, and its restart is planned."""
     deadline = time.monotonic() + seconds
     while True:
         found = condition()
         if found is not None:
             return found
         if child.died():
+            if child.last_exit is not None and child.last_exit < 0:
+                return None
             raise UserError(f"{what} ended with exit code {child.last_exit}; {child.log} says why")
         if time.monotonic() > deadline:
             raise UserError(f"{what} was not ready within {seconds:.0f} s; {child.log} says why")

@@ -24,5 +24,18 @@ def read_table(path: Path, version: int, made: Callable[[dict[str, Any]], T], mi
                 "fedalign that wrote it"
             )
         return made(table)
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(f"{path} is damaged; {damaged}") from error
+
+
+def stored(path: Path, kind: type[T], damaged: str) -> T | None:
+    """Returns the content of a JSON file of this kind; None if there is no file. `damaged` names the fix."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is damaged; {damaged}") from error
+    if not isinstance(found, kind):
+        raise UserError(f"{path} is damaged; {damaged}")
+    return found

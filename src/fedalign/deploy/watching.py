@@ -76,6 +76,7 @@ class Rounds:
     folder: Path
     found: dict[int, dict[str, Any]] = field(default_factory=dict)
     refused: dict[str, int] = field(default_factory=dict)
+    known: int = 0  # rounds at the last question whether there are more
 
     def __post_init__(self) -> None:
         self.metrics, self.timing = Growing(self.folder / "metrics.jsonl"), Growing(self.folder / "timing.jsonl")
@@ -91,3 +92,8 @@ class Rounds:
             if "round" in line and int(line["round"]) in self.found:
                 self.found[int(line["round"])]["seconds"] = line.get("seconds")
         return [self.found[number] for number in sorted(self.found)]
+
+    def advanced(self) -> bool:
+        """Whether a round has ended since this was asked last."""
+        before, self.known = self.known, len(self.read())
+        return self.known > before

@@ -17,6 +17,8 @@ from pathlib import Path
 from queue import Queue
 from typing import TYPE_CHECKING, Any
 
+from fedalign.deploy.launch import end_with_parent
+
 if TYPE_CHECKING:
     from flwr.supercore.runtime import RuntimeHttpClient
 
@@ -111,9 +113,10 @@ def forked(given: argparse.Namespace, token: str, certificates: bytes | None) ->
     """Answers one task in a child process; returns its process number."""
     sys.stdout.flush()
     sys.stderr.flush()
-    pid = os.fork()
+    worker, pid = os.getpid(), os.fork()
     if pid:
         return pid
+    end_with_parent(worker)  # threads of the worker, such as the one that watches its supervisor, are not in its forks
     code, began, spent = 1, time.monotonic(), time.process_time()
     try:
         if given.side == "party":

@@ -27,6 +27,7 @@ from fedalign.system.files import PRIVATE, write_atomically
 VERSION = 1
 ENDING = ".ledger"  # no ending of files that hold rows
 PATIENCE = 60.0  # seconds that a clock may be behind the last entry
+MOST_STEPS = 10**9  # of one release
 SLACK = 1e-6  # of epsilon: the total is computed numerically and is an upper bound
 
 
@@ -153,6 +154,20 @@ def written(entries: list[dict[str, Any]]) -> str:
     return json.dumps(table, indent=1) + "\n"
 
 
+def sound(entry: Mapping[str, Any]) -> bool:
+    """Whether an entry's numbers can be those of a release."""
+    numbers = [entry["time"], entry["multiplier"], entry["delta"], *([entry["budget"]] * (entry["budget"] is not None))]
+    rate, steps = entry.get("rate", 1.0), entry.get("steps", 1)
+    return (
+        all(math.isfinite(number) for number in numbers)
+        and entry["multiplier"] > 0
+        and 0 < entry["delta"] < 1
+        and 0 < rate <= 1
+        and type(steps) is int
+        and 1 <= steps <= MOST_STEPS
+    )
+
+
 def checked(text: str, path: Path) -> list[dict[str, Any]]:
     """The entries of a ledger's text, if nobody has changed it."""
     changed = UserError(f"the ledger {path} was changed or is damaged; restore it from a backup, nothing is released")
@@ -166,11 +181,11 @@ def checked(text: str, path: Path) -> list[dict[str, Any]]:
         for number, entry in enumerate(entries, start=1):
             if entry["number"] != number or entry["previous"] != previous or entry["digest"] != digest(entry):
                 raise changed
-            if not (math.isfinite(entry["multiplier"]) and entry["multiplier"] > 0):
+            if not sound(entry):
                 raise changed
             previous = entry["digest"]
         if table["last"] != previous or not entries:
             raise changed
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise changed from error
     return entries

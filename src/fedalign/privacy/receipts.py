@@ -56,8 +56,7 @@ def _newest(folder: Path) -> tuple[int, str]:
     if not path.is_file():
         return (head["number"], head["digest"]) if head else (0, "")
     last = parsed(_last_line(path))
-    linked = last is not None and all(key in last for key in CHAIN)
-    if linked and last is not None and (head is None or last["previous"] == head["digest"]):
+    if last is not None and _linked(last) and (head is None or last["previous"] == head["digest"]):
         return int(last["number"]), str(last["digest"])
     if head is not None:
         return int(head["number"]), str(head["digest"])
@@ -102,8 +101,8 @@ def verify(path: Path, key: bytes | None = None, noted: str = "") -> Verified:
         problem = _problem(line, number + 1, previous, key)
         if problem:
             problems.append(f"line {place} {problem}")
-        if line is not None and all(name in line for name in CHAIN):
-            number, previous = int(line["number"]), str(line["digest"])
+        if line is not None and _linked(line):
+            number, previous = line["number"], line["digest"]
             signed += bool(line["signature"])
             digests.add(previous)
         else:
@@ -118,10 +117,15 @@ def verify(path: Path, key: bytes | None = None, noted: str = "") -> Verified:
     return Verified(len(found), signed, first, tuple(problems), previous)
 
 
+def _linked(line: Mapping[str, Any] | None) -> bool:
+    """Whether a line has its place in a chain: a number and three texts."""
+    return line is not None and type(line.get("number")) is int and all(isinstance(line.get(k), str) for k in CHAIN[1:])
+
+
 def _problem(line: dict[str, Any] | None, number: int, previous: str, key: bytes | None) -> str:
     if line is None:
         return "is no line of receipts"
-    if not all(name in line for name in CHAIN):
+    if not _linked(line):
         return "is not linked to the line before it"
     if digest(line) != line["digest"]:
         return "was changed"

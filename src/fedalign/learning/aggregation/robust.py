@@ -6,6 +6,8 @@ multi-Krum (Blanchard et al., NeurIPS 2017), centred clipping (Karimireddy et al
 
 from __future__ import annotations
 
+import hashlib
+
 import torch
 from torch import Tensor
 
@@ -13,6 +15,8 @@ STEPS = 32  # of Weiszfeld's iteration; the error halves in one or two of them
 CLIPPING_STEPS = 3  # of centred clipping, as its authors use
 AGREES = 0.5  # part of the usual agreement that a client's must have, reversed, to be suspected
 CLEAR = 0.1  # the smallest cosine, reversed, that says something
+LOUD = 1.5  # times the median change, from which a change that agrees with nobody is noise
+SILENT = 0.01  # of the median change, up to which a change is none
 SAME = 0.9  # the cosine from which two changes say the same
 TINY = 1e-12
 
@@ -109,3 +113,35 @@ def points_elsewhere(scores: Tensor) -> Tensor:
         return torch.zeros(len(scores), dtype=torch.bool)
     apart = scores < -max(AGREES * float(typical), CLEAR)
     return apart if int(apart.sum()) <= most_hostile(len(scores)) else torch.zeros_like(apart)
+
+
+def silent(norms: Tensor) -> Tensor:
+    """(clients,) bool: who moved next to nothing while most moved, as one does who sends back what it received."""
+    typical = norms.median()
+    return (norms < SILENT * typical) if typical > 0 else torch.zeros(len(norms), dtype=torch.bool)
+
+
+def noisy(norms: Tensor, scores: Tensor) -> Tensor:
+    """(clients,) bool: who moved further than most, in a direction that has nothing in common with the others'.
+
+    A party with classes of its own agrees little too, but moves as far as the others do. Where most clients do not
+    agree with each other, nobody is suspected.
+    """
+    if len(scores) < 3 or scores.median() < CLEAR / 2:
+        return torch.zeros(len(scores), dtype=torch.bool)
+    return (norms > LOUD * norms.median()) & (scores < CLEAR / 2)
+
+
+def copies(values: Tensor, own: Tensor) -> Tensor:
+    """(clients,) bool: whose change another client sent too, bit for bit. Of those who sent the same, the one that
+    moved its own classes furthest (`own`, (clients,)) is taken for the author."""
+    found = torch.zeros(len(values), dtype=torch.bool)
+    same: dict[bytes, int] = {}
+    for client, value in enumerate(values):
+        key = hashlib.sha256(value.contiguous().numpy().tobytes()).digest()
+        other = same.setdefault(key, client)
+        if other != client:
+            author, copy = (client, other) if own[client] > own[other] else (other, client)
+            same[key] = author
+            found[copy] = bool(value.any())
+    return found
