@@ -15,7 +15,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from fedalign.encoders import random_features, rocket, tfidf
 from fedalign.errors import UserError
 from fedalign.inputs import Shape
-from fedalign.types import Sequences
+from fedalign.types import Sequences, take
 
 TEXT, TABLE, SERIES = Shape("tokens", (30,)), Shape("features", (6,)), Shape("series", (4,))
 
@@ -104,6 +104,14 @@ def test_bigrams_tell_the_order_of_words() -> None:
     assert torch.equal(plain[0], plain[1])
     assert not torch.allclose(paired[0], paired[1])
     assert int((paired[2] > 0).sum()) == 4  # an unknown word between two words separates them
+
+
+def test_a_document_alone_has_the_same_bits_as_among_others() -> None:
+    x = documents(3)
+    assert 0 in x.lengths
+    encoder = fitted(tfidf.TfIdf(features=40, bigrams=64).build(TEXT, generator()), x)
+    alone = [encoder(take(x, torch.tensor([row]))) for row in range(len(x))]
+    assert torch.equal(torch.cat(alone), encoder(x))
 
 
 def naive(encoder: rocket.RocketEncoder, row: torch.Tensor) -> list[float]:

@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score, balanced_accuracy_score, f1_score
 
 from fedalign.learning import metrics
+from fedalign.learning.model import probabilities
+from fedalign.types import Task
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=60))
@@ -64,6 +66,16 @@ def test_thresholds_by_class() -> None:
     logits = torch.tensor([[0.0, 0.0]])
     assert metrics.decide(logits, "multi").tolist() == [[False, False]]
     assert metrics.decide(logits, "multi", torch.tensor([0.4, 0.6])).tolist() == [[True, False]]
+
+
+@pytest.mark.parametrize("task", ["single", "multi"])
+def test_the_classes_that_a_server_lists_are_those_decided(task: Task) -> None:
+    logits = torch.randn(200, 7, generator=torch.Generator().manual_seed(1))
+    logits[0] = 0.0  # a tie, and a probability equal to the threshold
+    for thresholds in (None, torch.linspace(0.2, 0.8, 7)):
+        expected = metrics.decide(logits, task, thresholds)
+        found = metrics.chosen(logits, probabilities(logits, task), task, thresholds)
+        assert found == [row.nonzero().flatten().tolist() for row in expected]
 
 
 def test_nothing_to_score_is_zero_not_an_error() -> None:

@@ -83,8 +83,11 @@ class TfIdfEncoder(nn.Module):
     def forward(self, x: Rows, noise: KeyedRandom | None = None) -> Tensor:
         row, term = self._terms(x)
         width = self.dim + 1  # the last column collects the terms that are dropped
-        counts = torch.zeros(len(x) * width)
-        counts.scatter_add_(0, row * width + self.column[term], torch.ones(len(term)))
+        if len(x) == 1:  # a server asks for one at a time
+            counts = torch.bincount(self.column[term], minlength=width).float()
+        else:
+            counts = torch.zeros(len(x) * width)
+            counts.scatter_add_(0, row * width + self.column[term], torch.ones(len(term)))
         counts = counts.view(-1, width)[:, : self.dim]
         return weighted(counts, self.idf)
 
@@ -92,7 +95,7 @@ class TfIdfEncoder(nn.Module):
         """The row and the number of every term: tokens, then pairs of known tokens that follow each other."""
         assert isinstance(x, Sequences)
         token = x.values.long()
-        row = torch.repeat_interleave(torch.arange(len(x)), x.lengths)
+        row = torch.zeros_like(token) if len(x) == 1 else torch.repeat_interleave(torch.arange(len(x)), x.lengths)
         if not self.options.bigrams:
             return row, token
         first, second = token[:-1], token[1:]

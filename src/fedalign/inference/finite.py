@@ -22,6 +22,8 @@ def check_rows(x: Rows) -> Rows:
     """Prepared rows as they are; raises `NotFiniteError` for the first row with a number that is not finite."""
     if not isinstance(x, Sequences):
         return check_finite(x)
+    if not x.values.is_floating_point():  # token ids
+        return x
     try:
         check_finite(x.values)
     except NotFiniteError as error:  # counts steps

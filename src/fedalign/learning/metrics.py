@@ -17,6 +17,14 @@ def decide(logits: Tensor, task: Task, thresholds: Tensor | None = None) -> Tens
     return torch.sigmoid(logits) > (0.5 if thresholds is None else thresholds)
 
 
+def chosen(logits: Tensor, likely: Tensor, task: Task, thresholds: Tensor | None = None) -> list[list[int]]:
+    """The classes of each row that `decide` chooses, given the probabilities too; faster for few rows."""
+    if task == "single":
+        return [[c] for c in logits.argmax(1).tolist()]
+    above = [0.5] * logits.shape[1] if thresholds is None else thresholds.tolist()
+    return [[c for c, (p, at) in enumerate(zip(row, above, strict=True)) if p > at] for row in likely.tolist()]
+
+
 def count(predicted: Tensor, y: Tensor, known: Tensor) -> Tensor:
     """(C, 4) int64: true positives, false positives, false negatives, true negatives among known entries."""
     yes = y > 0

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import compress
+from heapq import nlargest
+from operator import itemgetter
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -21,6 +22,8 @@ from fedalign.learning import metrics
 from fedalign.learning.model import probabilities
 from fedalign.serve.limits import Limits, check_deadline
 from fedalign.types import Rows
+
+PROBABILITY = itemgetter(0)
 
 
 @dataclass(frozen=True)
@@ -64,17 +67,15 @@ def too_large(records: Records, error: NotFiniteError) -> UserError:
 
 def predictions(model: Model, part: Prepared, logits: Tensor, options: Options) -> list[dict[str, Any]]:
     """One entry per row: its number, its label names, and the likeliest classes."""
-    thresholds = model.thresholds
+    names, thresholds, found = model.label_names, model.thresholds, []
     if options.threshold is not None:
-        thresholds = torch.full((len(model.label_names),), options.threshold)
-    decided = metrics.decide(logits, model.task, thresholds).tolist()
-    values, order = probabilities(logits, model.task).topk(min(options.top, len(model.label_names)), dim=1)
-    names, found = model.label_names, []
-    for number, chosen, classes, likely in zip(
-        part.records.numbers.tolist(), decided, order.tolist(), values.tolist(), strict=True
-    ):
-        top = [{"label": names[c], "probability": round(p, 6)} for c, p in zip(classes, likely, strict=True)]
-        found.append({"row": number, "labels": list(compress(names, chosen)), "top": top})
+        thresholds = torch.full((len(names),), options.threshold)
+    likely = probabilities(logits, model.task)
+    chosen = metrics.chosen(logits, likely, model.task, thresholds)
+    for number, classes, of_row in zip(part.records.numbers.tolist(), chosen, likely.tolist(), strict=True):
+        top = nlargest(options.top, zip(of_row, names, strict=True), key=PROBABILITY)
+        listed = [{"label": name, "probability": round(p, 6)} for p, name in top]
+        found.append({"row": number, "labels": [names[c] for c in classes], "top": listed})
     return found
 
 

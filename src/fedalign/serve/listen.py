@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import ipaddress
 import logging
 import os
@@ -115,6 +116,8 @@ def serve(app: Application, listening: socket.socket, ready: Callable[[], None])
     server = _Server(config)
     app.service.batcher.in_flight = lambda: len(server.server_state.tasks)
     server.ready = ready
+    gc.collect()
+    gc.freeze()  # what is loaded stays; a collection during a request need not look at it
     try:
         server.run(sockets=[listening])
     except KeyboardInterrupt:  # uvicorn raises it again after it has closed all connections

@@ -40,7 +40,7 @@ class Predict:
                 options = options_of(scope["query_string"])
                 body = await read_body(receive, limits)
                 arrived = True
-                content = await self.answer(Headers(scope=scope), body, options, deadline)
+                content = await self.answer(scope, body, options, deadline)
         except TimeoutError:
             if arrived:
                 refused = Refused(Reason.TIMEOUT, f"no answer within {limits.seconds:g} seconds; send fewer rows")
@@ -52,12 +52,13 @@ class Predict:
         else:
             await send_json(send, 200, content)
 
-    async def answer(self, headers: Headers, body: bytes, options: Options, deadline: float) -> bytes:
+    async def answer(self, scope: Scope, body: bytes, options: Options, deadline: float) -> bytes:
         """Predictions as JSON."""
-        kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+        named = dict(scope["headers"]).get(b"content-type", b"").decode("latin-1")
+        kind = named.partition(";")[0].strip().lower()
         if kind == bodies.JSON:
             return await self.service.of_json(body, options, deadline)
-        content, ending = await upload(headers, kind, body, self.service.model.inputs.opens_files)
+        content, ending = await upload(Headers(scope=scope), kind, body, self.service.model.inputs.opens_files)
         return await self.service.of_file(content, ending, options, deadline)
 
 
