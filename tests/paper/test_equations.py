@@ -13,11 +13,13 @@ from torch import Tensor, nn
 
 from fedalign import config as configs
 from fedalign.labels import counts, graph
-from fedalign.learning import metrics
+from fedalign.learning import losses, metrics
 from fedalign.learning.local_training import ModelPair, TrainingCallback, train_client
 from fedalign.learning.model import DualEncoder, LabelEncoder
+from fedalign.learning.rounds import Plan
 from fedalign.registry import build
-from fedalign.types import Examples, Server, Update
+from fedalign.types import Examples, Federation, Party, Server, Update
+from helpers.federations import play
 
 ETA = 0.5
 OWN = torch.tensor([True, True, False, False, False])  # C_m of five classes
@@ -42,15 +44,23 @@ def problem(task: str, rows: int = 40) -> tuple[DualEncoder, Examples]:
     """A model with three-dimensional representations of four features, and a client's partly labelled rows."""
     g = torch.Generator().manual_seed(7)
     theta, omega = torch.randn(3, 4, generator=g), torch.randn(5, 3, generator=g)
+    return model_of(theta, omega, task), rows_of(task, OWN, rows, g)
+
+
+def model_of(theta: Tensor, omega: Tensor, task: str) -> DualEncoder:
+    return DualEncoder(Linear(theta), LabelEncoder(omega, bias=False, normalise=False), task)  # type: ignore[arg-type]
+
+
+def rows_of(task: str, own: Tensor, rows: int, g: torch.Generator) -> Examples:
+    """The rows of a client that annotates the classes `own` of five."""
     x = torch.randn(rows, 4, generator=g)
     if task == "single":
         truth = torch.nn.functional.one_hot(torch.randint(5, (rows,), generator=g), 5).float()
-        known = OWN | ((truth > 0) & OWN).any(1, keepdim=True)
+        known = own | ((truth > 0) & own).any(1, keepdim=True)
     else:
         truth = (torch.rand(rows, 5, generator=g) < 0.4).float()
-        known = OWN.expand(rows, 5)
-    model = DualEncoder(Linear(theta), LabelEncoder(omega, bias=False, normalise=False), task)  # type: ignore[arg-type]
-    return model, Examples(x, truth * known, known.clone(), OWN)
+        known = own.expand(rows, 5)
+    return Examples(x, truth * known, known.clone(), own)
 
 
 def settings(**training: Any) -> configs.Config:
@@ -104,7 +114,7 @@ def eq8(theta: Tensor, omega: Tensor, x: Tensor) -> np.ndarray:
 def eq9(distance: np.ndarray, data: Examples, task: str) -> dict[int, dict[int, float]]:
     """D' as {row: {class: pseudo label}}. q1 = 20 and q2 = 70 are percentiles of the distances over all samples."""
     chosen: dict[int, dict[int, float]] = {}
-    for c in (2, 3, 4):  # the classes that the client does not annotate
+    for c in (~data.classes).nonzero().flatten().tolist():  # the classes that the client does not annotate
         low, high = np.percentile(distance[:, c], 20), np.percentile(distance[:, c], 70)
         for i, d in enumerate(distance[:, c]):
             labelled = bool((data.y[i] > 0).any())  # its true label is in C_m
@@ -121,7 +131,7 @@ def objective(data: Examples, chosen: dict[int, dict[int, float]], task: str) ->
 
     def total(theta: Tensor, omega: Tensor) -> Tensor:
         g = eq4(theta, omega, data.x, task)
-        first = torch.stack([loss(g[i], data.y[i], OWN, task) for i in range(len(data))]).mean()
+        first = torch.stack([loss(g[i], data.y[i], data.classes, task) for i in range(len(data))]).mean()
         terms = []
         for i, labels in chosen.items():
             y, among = torch.zeros(5), torch.zeros(5)
@@ -133,12 +143,38 @@ def objective(data: Examples, chosen: dict[int, dict[int, float]], task: str) ->
     return total
 
 
-def eq6_7(total: Objective, theta: Tensor, omega: Tensor) -> tuple[Tensor, Tensor]:
+def eq6_7(total: Objective, theta: Tensor, omega: Tensor, eta: float = ETA) -> tuple[Tensor, Tensor]:
     """One update step: theta with omega fixed, then omega with the new theta."""
     theta, omega = theta.clone().requires_grad_(), omega.clone().requires_grad_()
-    theta = theta - ETA * torch.autograd.grad(total(theta, omega), theta)[0]
+    theta = theta - eta * torch.autograd.grad(total(theta, omega), theta)[0]
     theta = theta.detach()
-    return theta, (omega - ETA * torch.autograd.grad(total(theta, omega), omega)[0]).detach()
+    return theta, (omega - eta * torch.autograd.grad(total(theta, omega), omega)[0]).detach()
+
+
+def client_update(
+    theta: Tensor, omega: Tensor, data: Examples, epochs: int, task: str, eta: float
+) -> tuple[Tensor, Tensor]:
+    """ClientUpdate of Algorithm 1. An epoch is one update step here, because a batch holds all rows."""
+    anchors, received_theta = omega, theta
+    for _ in range(epochs):
+        chosen = eq9(eq8(received_theta, anchors, data.x), data, task)
+        theta, omega = eq6_7(objective(data, chosen, task), theta, omega, eta)
+    return theta, omega
+
+
+def algorithm_1(
+    theta: Tensor, omega: Tensor, clients: list[Examples], chosen: list[list[int]], epochs: int, task: str, eta: float
+) -> tuple[Tensor, Tensor]:
+    """The server's part of Algorithm 1 for the clients `chosen` in each round."""
+    for S in chosen:
+        sent = {m: client_update(theta, omega, clients[m], epochs, task, eta) for m in S}
+        theta = sum((sent[m][0] for m in S), torch.zeros_like(theta)) / len(S)
+        rows = []
+        for c in range(len(omega)):
+            owners = [m for m in S if clients[m].classes[c]]
+            rows.append(sum((sent[m][1][c] for m in owners), torch.zeros(3)) / len(owners) if owners else omega[c])
+        omega = torch.stack(rows)
+    return theta, omega
 
 
 def received(model: DualEncoder) -> tuple[Tensor, Tensor]:
@@ -205,6 +241,58 @@ def test_eq_5_to_10_give_the_weights_after_an_update_step(task: str) -> None:
     new_theta, new_omega = eq6_7(total, theta, omega)
     torch.testing.assert_close(update.weights["data_encoder.theta"], new_theta)
     torch.testing.assert_close(update.weights["label_encoder.weight"], new_omega)
+
+
+def test_eq_8_to_10_by_hand() -> None:
+    """Five rows on a circle and f(x) = x. The anchor of class 1, which the client does not annotate, is (1, 0).
+
+    Eq. 8: the distances are 0, 0.2, 0.4, 1 and 2. Eq. 9 with q1 = 25 and q2 = 75: the thresholds are 0.2 and 1, so the
+    first row is a yes, the last a no, and D' has two rows. Eq. 10: both cost log(1 + 1/e), so L' = 0.313262. The anchor
+    of class 0 is zero, so each own label costs log 2, and L + L' = 1.006409. Dividing by the one yes would give
+    1.319671, merging both means 0.818452."""
+    x = torch.tensor([[1.0, 0.0], [0.8, 0.6], [0.6, 0.8], [0.0, 1.0], [-1.0, 0.0]])
+    own = torch.tensor([True, False])
+    data = Examples(x, torch.zeros(5, 2), own.expand(5, 2).clone(), own)
+    model = model_of(torch.eye(2), torch.tensor([[0.0, 0.0], [1.0, 0.0]]), "multi")
+    seen: list[Examples] = []
+
+    class Keep(TrainingCallback):
+        def on_data(self, data: Examples) -> None:
+            seen.append(data)
+
+    config = settings(lr=ETA)
+    algorithm = build("algorithms", "fedalign", {**config.algorithm.options, "near": 75.0, "far": 75.0})
+    train_client(algorithm, ModelPair(model), algorithm.start(model, 1), data, {}, config.training, (0, 1, 0), Keep())
+    theta, omega = received(model)
+    np.testing.assert_allclose(eq8(theta, omega[1:], x)[:, 0], [0, 0.2, 0.4, 1, 2], atol=1e-6)
+    added = seen[0].known & ~data.known
+    assert added.nonzero().tolist() == [[0, 1], [4, 1]]
+    assert seen[0].y[added].tolist() == [1, 0]
+    assert float(losses.multi_label(model(x).detach(), seen[0])) == pytest.approx(1.006409, abs=1e-6)
+
+
+@TASKS
+def test_algorithm_1_as_a_whole_gives_the_weights_after_two_rounds(task: str) -> None:
+    """Three clients that annotate classes 0 and 1, 1 and 2, and 2. Nobody annotates 3 and 4. Two of the three are
+    chosen per round, each trains two epochs."""
+    model, _ = problem(task)
+    g = torch.Generator().manual_seed(11)
+    sets = [[True, True, False, False, False], [False, True, True, False, False], [False, False, True, False, False]]
+    clients = [rows_of(task, torch.tensor(own), 20, g) for own in sets]
+    parties = [Party(f"client-{m}", data) for m, data in enumerate(clients)]
+    config = settings(lr=0.1, epochs=2).model_copy(update={"rounds": 2, "clients_per_round": 2, "seed": 1})
+    federation = Federation(task, "abcde", parties, None)  # type: ignore[arg-type]
+    algorithm = build("algorithms", "fedalign", config.algorithm.options)
+    prepared = Plan(config, federation, algorithm, model)
+    played = play(prepared)
+    chosen = [one.record["clients"] for one in played]
+    assert [len(S) for S in chosen] == [2, 2]  # type: ignore[arg-type]
+    assert chosen[0] != chosen[1]
+    theta, omega = algorithm_1(*received(model), clients, chosen, 2, task, 0.1)  # type: ignore[arg-type]
+    found = played[-1].server.weights
+    torch.testing.assert_close(found["data_encoder.theta"], theta, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(found["label_encoder.weight"], omega, atol=1e-6, rtol=1e-5)
+    assert torch.equal(found["label_encoder.weight"][3:], received(model)[1][3:])
 
 
 @TASKS

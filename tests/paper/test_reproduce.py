@@ -177,6 +177,26 @@ def test_overrides_reach_every_run_of_a_study(preset: str, tmp_path: Path) -> No
     assert {cell.config.training.lr for cell in made.cells} == {0.02}
 
 
+def test_what_is_not_the_papers_is_named() -> None:
+    """The released profile differs from the text in many settings, which are named; the paper's in none."""
+    usual = studies.not_the_papers("es-5", ["training.epochs=2", "training.lr=0.02"], rounds=3)
+    assert usual[0] == (
+        "not the paper's settings: training.epochs = 2 (preset: 5); training.lr = 0.02 (preset: 0.001); "
+        "rounds = 3 (preset: 50)"
+    )
+    assert usual[1].startswith('profile = "released": the published code\'s ')
+    for part in ("algorithm.gate = 0.75", "training.optimizer = adam", "partition.rows = shuffle"):
+        assert part in usual[1]
+    assert "training.lr" not in usual[1]  # which is named above
+    assert studies.not_the_papers("es-5", ["profile=paper"]) == ()
+    assert studies.not_the_papers("es-5", ["profile=paper", "training.epochs=2"]) == (
+        "not the paper's settings: training.epochs = 2 (preset: 5)",
+    )
+    assert studies.not_the_papers("r8-8", only=["partition"]) == ()
+    (rows,) = studies.not_the_papers("es-5", only=["partition"])
+    assert rows == "profile = \"released\": the published code's partition.rows = shuffle, not the text's"
+
+
 def test_an_estimate_counts_what_is_left(preset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A second for each party and epoch: two rounds of four parties and one epoch are eight."""
     monkeypatch.setattr(estimate, "per_round", lambda _: 1.0)
@@ -218,6 +238,9 @@ def test_pmi_by_hand() -> None:
     assert similarity.pmi(y * known, known)[0, 1] == pytest.approx(math.log(0.5 * 3 / (1 * 1)))
     known[:, 2] = 0
     assert np.isnan(similarity.pmi(y * known, known)[0, 2])
+    raw = similarity.pmi(y, np.ones_like(y), added=0.0)  # as in the paper: log(1 * 4 / (2 * 2)), and no value for a, c
+    assert raw[0, 1] == 0
+    assert np.isnan(raw[0, 2])
 
 
 def test_classes_of_a_cluster_stand_together() -> None:
@@ -338,6 +361,7 @@ def test_sensitivity_draws_one_line_per_method_and_the_level_without_pseudo_labe
         tmp_path / "out",
     )
     assert "F1 by local epochs" in shown
+    assert "1 seed(s); last round, percent" in shown
     rows = csv_rows(tmp_path / "out" / "results" / "sensitivity-tiny.csv")
     assert [(r["setting"], r["value"], r["method"]) for r in rows] == [
         ("training.epochs", "1.0", "fedavg"),
@@ -358,6 +382,7 @@ def test_runs_with_other_settings_are_neither_shown_nor_counted(
     other = ["--set", "training.lr=0.02"]
     common = ["table2", "--datasets", preset, "--methods", "fedavg,fedalign", "--out", out]
     shown = reproduce(capsys, *common, *other)
+    assert 'profile = "released": the published code\'s' in shown
     assert "not the paper's settings: training.lr = 0.02 (preset: 0.005)" in shown
     assert "--set training.lr=0.02" in shown.partition("next:")[2]
     shown = reproduce(capsys, *common, "--estimate")

@@ -190,8 +190,7 @@ def show(setting: PaperSetting, study: Study, out: Path, parties: Sequence[str])
         return
     tables, files = present.present(setting, study, finished, out / "results", parties)
     for table in tables:
-        if study.changed:
-            table.below.append(f"not the paper's settings: {'; '.join(study.changed)}")
+        table.below += study.notes
         print_table(table)
     for path in files:
         output.print(f"  {escape(str(path))}", soft_wrap=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from fedalign.config.changes import RENAMED, parse
 from fedalign.config.paths import program
-from fedalign.config.profiles import PROFILES, contradictions
+from fedalign.config.profiles import PROFILES, contradictions, profile_settings
 from fedalign.config.sources import OWN, load, presets, printed, read_table, settings_for
 from fedalign.config.tables import (
     Config,
@@ -38,6 +38,7 @@ __all__ = [
     "parse",
     "presets",
     "printed",
+    "profile_settings",
     "program",
     "read_table",
     "sections",

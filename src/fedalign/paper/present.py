@@ -13,7 +13,7 @@ from fedalign.paper.printed import PrintedTable
 from fedalign.paper.published import RUNS
 from fedalign.paper.sensitivity import sensitivity
 from fedalign.paper.settings import PaperSetting
-from fedalign.paper.studies import Study
+from fedalign.paper.studies import Study, unfinished
 from fedalign.report import figures
 from fedalign.report.facts import Rebuilder
 from fedalign.report.figures import Map
@@ -65,11 +65,7 @@ def _scores(
     agreed = side_by_side.order_agrees(lines)
     if agreed is not None:
         table.below.append(str(agreed))
-    done = {cell.folder for cell in finished}
-    left = [cell for cell in study.cells if cell.folder not in done]
-    if left:
-        names = ", ".join(dict.fromkeys(method(cell.method).title for cell in left))
-        table.below.append(f"{len(left)} of {len(study.cells)} runs are not finished: {names}")
+    table.below += unfinished(study, finished)
     short = sorted({cell.config.rounds for cell in finished})
     if any(rounds < 50 for rounds in short):
         table.below.append(f"only {short[0]} rounds; the paper has 50 or 100, so the scores are not comparable")
@@ -127,7 +123,9 @@ def _similarity(study: Study, finished: Sequence[Cell], folder: Path) -> tuple[l
     if shown is None:
         shown = end
     names, seed = list(plan.federation.label_names), finished[0].seed
-    reference = similarity.reference(similarity.pooled(finished[0].config), plan.federation.task == "single")
+    config = finished[0].config
+    added = 0.0 if config.profile == "paper" else similarity.SMOOTH
+    reference = similarity.reference(similarity.pooled(config), plan.federation.task == "single", added)
     order = similarity.cluster_order(shown, seed)
     learned = shown[np.ix_(order, order)].copy()
     np.fill_diagonal(learned, np.nan)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fedalign.paper.printed import PrintedTable
 from fedalign.paper.settings import PaperSetting
-from fedalign.paper.studies import VARIED, Study
+from fedalign.paper.studies import VARIED, Study, unfinished
 from fedalign.report import figures
 from fedalign.report.figures import Line
 from fedalign.report.style import save_figure
@@ -33,6 +33,8 @@ def sensitivity(
             continue
         names = list(dict.fromkeys(row.method for value in known for row in rows[key, value]))
         table = PrintedTable(f"{setting.title}: F1 by {word}", ["method", *(f"{value:g}" for value in known)], [])
+        seeds = sorted({len(row.seeds) for value in known for row in rows[key, value]})
+        table.below = [f"{' or '.join(map(str, seeds))} seed(s); last round, percent", *unfinished(study, finished)]
         series = []
         for i, name in enumerate(names):
             found = {v: row for v in known for row in rows[key, v] if row.method == name}

@@ -42,25 +42,27 @@ def pooled(config: Config) -> list[Examples]:
     return [part for part in (loaded.train, loaded.validation, loaded.test) if part is not None]
 
 
-def pmi(y: np.ndarray, known: np.ndarray) -> np.ndarray:
-    """Returns log(n_ij n / (n_i n_j)) over rows where both are known; NaN on the diagonal and for unseen pairs."""
+def pmi(y: np.ndarray, known: np.ndarray, added: float = SMOOTH) -> np.ndarray:
+    """Returns log((n_ij + added) n / (n_i n_j)) over rows where both are known; NaN on the diagonal, for unseen pairs,
+    and, if nothing is added, for pairs that never occur together."""
     known = known.astype(float)
     yes = y * known
     both = known.T @ known  # rows where both classes are known
     together = yes.T @ yes
     first = yes.T @ known  # [i, j]: rows with class i among those where class j is known
     with np.errstate(divide="ignore", invalid="ignore"):
-        found = np.log((together + SMOOTH) * both / (first * first.T))
-    found[(both == 0) | (first == 0) | (first.T == 0)] = np.nan
+        found = np.log((together + added) * both / (first * first.T))
+    found[(both == 0) | (first == 0) | (first.T == 0) | (together + added == 0)] = np.nan
     np.fill_diagonal(found, np.nan)
     return np.clip(found, LOWEST, None)
 
 
-def reference(parts: list[Examples], single: bool) -> Reference:
+def reference(parts: list[Examples], single: bool, added: float = SMOOTH) -> Reference:
     """Returns the PMI of labels, or for single-label data the similarity of the rows of two classes."""
     if not single:
         y = torch.cat([(p.y > 0).float() * p.known for p in parts]).numpy().astype(float)
-        return Reference("PMI of labels in the pooled data", pmi(y, torch.cat([p.known for p in parts]).numpy()))
+        known = torch.cat([p.known for p in parts]).numpy()
+        return Reference("PMI of labels in the pooled data", pmi(y, known, added))
     profile = _word_shares(parts) if _tokens(parts[0]) else _feature_means(parts)  # (C, F)
     profile = profile - profile.mean(0)
     unit = profile / np.maximum(np.linalg.norm(profile, axis=1, keepdims=True), 1e-12)

@@ -36,20 +36,39 @@ class Study:
     preset: str
     cells: list[Cell]
     varied: dict[tuple[str, float], list[Cell]]
-    changed: tuple[str, ...] = ()  # the settings that are not the preset's, as sentences
+    notes: tuple[str, ...] = ()  # what is not as in the paper: lines below each table
 
 
-def not_the_papers(preset: str, overrides: Sequence[str], rounds: int | None) -> tuple[str, ...]:
-    """Returns each setting of a study that differs from the preset's, as `key = value (preset: value)`."""
-    usual = configs.load(preset)
+def not_the_papers(
+    preset: str, overrides: Sequence[str] = (), rounds: int | None = None, only: Sequence[str] = ()
+) -> tuple[str, ...]:
+    """Returns lines that name each setting which differs from the preset's, and each that differs from the text's; of
+    the latter those of the sections `only`, if given."""
     given = [(".".join(path), value) for path, value in map(configs.parse, overrides)]
-    given += [] if rounds is None else [("rounds", rounds)]
+    profile = [f"profile={value}" for key, value in given if key == "profile"]
+    usual = configs.load(preset, profile)
     found = {}
-    for key, value in given:
+    for key, value in [*given, *([] if rounds is None else [("rounds", rounds)])]:
         before = _setting(usual, key)
-        if value != before:
+        if value != before and key != "profile":
             found[key] = f"{key} = {value} (preset: {'not set' if before is None else before})"
-    return tuple(found.values())
+    lines = [f"not the paper's settings: {'; '.join(found.values())}"] if found else []
+    if usual.profile != "paper":
+        text = configs.load(preset, ["profile=paper"])
+        keys = [f"{section}.{key}" for section, key, _ in configs.profile_settings(text.model_dump())]
+        apart = [key for key in keys if key not in found and _setting(usual, key) != _setting(text, key)]
+        chosen = [f"{key} = {_setting(usual, key)}" for key in apart if not only or key.partition(".")[0] in only]
+        if chosen:
+            lines.append(f"profile = \"{usual.profile}\": the published code's {', '.join(chosen)}, not the text's")
+    return tuple(lines)
+
+
+def unfinished(study: Study, finished: Sequence[Cell]) -> list[str]:
+    """Returns a line that names the methods whose runs are not finished, if there are any."""
+    done = {cell.folder for cell in finished}
+    left = [cell for cell in study.cells if cell.folder not in done]
+    names = ", ".join(dict.fromkeys(grid.method(cell.method).title for cell in left))
+    return [f"{len(left)} of {len(study.cells)} runs are not finished: {names}"] if left else []
 
 
 def study(
@@ -63,10 +82,10 @@ def study(
 ) -> Study:
     """Returns the runs of a table or figure. Runs with another number of rounds have their own folder."""
     names = grid.methods_named(list(methods) or DEFAULT_METHODS[target])
-    changed = not_the_papers(preset, overrides, rounds)
+    notes = not_the_papers(preset, overrides, rounds)
     folder = out / (preset if rounds is None else f"{preset}_{rounds}-rounds")
     if target != "sensitivity":
-        return Study(target, preset, grid.grid(preset, names, seeds, folder, overrides, rounds), {}, changed)
+        return Study(target, preset, grid.grid(preset, names, seeds, folder, overrides, rounds), {}, notes)
     base = configs.load(preset, list(overrides))
     varied: dict[tuple[str, float], list[Cell]] = {}
     for key, (_, values) in VARIED.items():
@@ -80,7 +99,7 @@ def study(
                 varied[key, value] = grid.grid(preset, those, seeds, place, [*overrides, f"{key}={value:g}"], rounds)
     cells = {cell.folder: cell for part in varied.values() for cell in part}
     cells |= {cell.folder: cell for cell in grid.grid(preset, names, seeds, folder, overrides, rounds)}
-    return Study(target, preset, list(cells.values()), varied, changed)
+    return Study(target, preset, list(cells.values()), varied, notes)
 
 
 def _setting(config: configs.Config, key: str) -> Any:

@@ -14,6 +14,7 @@ from fedalign.data.statistics import partition_statistics
 from fedalign.paper import published
 from fedalign.paper.printed import PrintedTable
 from fedalign.paper.settings import PaperSetting
+from fedalign.paper.studies import not_the_papers
 from fedalign.runs import experiment
 from fedalign.system.files import csv_text, write_atomically
 from fedalign.types import Examples, Pool, Sequences
@@ -54,9 +55,10 @@ def table1(
         stated = published.appendix().get(setting.stands_for or setting.preset, {})
         second.rows.append([setting.title, *(_cell(measured.get(m), stated.get(m), ",.4g") for m in MEASURES)])
         lines += [[setting.preset, setting.stands_for, m, v, stated.get(m)] for m, v in measured.items()]
-        note = pool.note
-        if note:
-            first.below.append(f"{setting.title}: {note}")
+        for line in not_the_papers(setting.preset, overrides, only=("dataset", "partition")):
+            first.below.append(f"{setting.title}: {line}")
+        if pool.note:
+            first.below.append(f"{setting.title}: {pool.note}")
         if theirs and theirs.remark:
             first.below.append(f"{theirs.title}: {theirs.remark}")
     second.below.append(f"vocabulary: words and one id for all others; the paper's counts {RESERVED} reserved ids")
