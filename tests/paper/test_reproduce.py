@@ -7,6 +7,7 @@ import json
 import math
 import time
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ import torch
 from fedalign import config as configs
 from fedalign.config import sources
 from fedalign.errors import UserError
+from fedalign.learning.rounds import Plan
 from fedalign.paper import estimate, published, settings, side_by_side, similarity, studies, table1, tsne
 from fedalign.report.facts import Rebuilder
 from fedalign.runs import estimate as run_estimate
@@ -206,6 +208,27 @@ def test_an_estimate_counts_what_is_left(preset: str, tmp_path: Path, monkeypatc
     assert estimate.rounds_done(cells[0]) == 2
     assert estimate.seconds_left(cells, Rebuilder()) == 8
     assert [estimate.format_seconds(s) for s in (0, 42, 600, 9000)] == ["1 s", "42 s", "10 min", "2.5 h"]
+
+
+def test_an_estimate_for_many_presets_measures_each_method_once(
+    preset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FedAvg takes 1 s per round, client and epoch on one preset, FedAlign 3 s; FedAvg 10 s on the other. Without
+    time left, FedAlign is taken to be three times as slow there too: 2 rounds of 4 clients, (1 + 3 + 10 + 30) * 8."""
+    seen = []
+
+    def measured(prepared: Plan) -> float:
+        seen.append((prepared.config.name, prepared.config.algorithm.name))
+        return {"tiny": 1.0, "other": 10.0}[prepared.config.name] * (3 if seen[-1][1] == "fedalign" else 1)
+
+    monkeypatch.setattr(estimate, "per_round", measured)
+    first = studies.study("tsne", preset, tmp_path).cells
+    second = [replace(cell, config=cell.config.model_copy(update={"name": "other"})) for cell in first]
+    second = [replace(cell, folder=tmp_path / "other" / cell.method / "seed-3") for cell in second]
+    assert estimate.seconds_left([*first, *second], Rebuilder(), budget=0) == 8 * (1 + 3 + 10 + 30)
+    assert seen == [("tiny", "fedavg"), ("tiny", "fedalign"), ("other", "fedavg")]
+    assert estimate.seconds_left([*first, *second], Rebuilder()) == 8 * (1 + 3 + 10 + 30)
+    assert len(seen) == 7  # with time left, all four are measured
 
 
 def test_a_pause_of_the_machine_is_not_measured() -> None:

@@ -61,14 +61,19 @@ def profile_of(table: Mapping[str, Any]) -> str:
 
 
 def profile_settings(table: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
-    """(section, key, value) of each setting that the table's profile makes for its algorithm and data set."""
+    """(section, key, value) of each setting that the table's profile makes for its algorithm and data set. Of several
+    conditions that set the same key, the first applies."""
+    made: set[tuple[str, str]] = set()
     for condition, sections in PROFILES.get(profile_of(table), {}).items():
         section, _, name = condition.partition("=")
         chosen = table.get(section)
         if condition != "every" and not (isinstance(chosen, Mapping) and chosen.get("name") == name):
             continue
         for changed, values in sections.items():
-            yield from ((changed, key, value) for key, value in values.items())
+            for key, value in values.items():
+                if (changed, key) not in made:
+                    made.add((changed, key))
+                    yield changed, key, value
 
 
 def with_profile(table: Table) -> Table:
