@@ -28,6 +28,7 @@ from fedalign.inputs.text import UNKNOWN, Text, TextSettings, count_vocabulary, 
 
 SHARED = frozenset(
     {
+        "dicom",
         "discover",
         "frames",
         "image_checks",

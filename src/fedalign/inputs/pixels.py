@@ -12,8 +12,9 @@ import torch
 from torch.nn import functional as F
 
 from fedalign.errors import UserError, printable
+from fedalign.inputs import dicom
 
-ENDINGS = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".webp", ".bmp", ".gif")
+ENDINGS = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".webp", ".bmp", ".gif", *dicom.ENDINGS)
 FORMATS = ("PNG", "JPEG", "TIFF", "WEBP", "BMP", "GIF")  # other decoders of Pillow are never called
 PLAIN = ("1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "YCbCr")  # modes with 8 bits per channel
 DEEP = ("I;16", "I;16L", "I;16B", "I;16N")  # grey with 16 bits
@@ -44,6 +45,8 @@ def from_file(source: Any, size: Sequence[int], name: str) -> np.ndarray:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of unusual metadata
             warnings.simplefilter("error", Image.DecompressionBombWarning)
+            if dicom.is_dicom(source):
+                return _from_dicom(Path(source), size, shown)
             picture = source if is_picture(source) else Image.open(source, formats=FORMATS)
             with picture:
                 _check_picture(picture, shown)
@@ -95,6 +98,16 @@ def _check_picture(picture: Any, shown: str) -> None:
         raise BrokenImageError(f"the image has printing colours (CMYK); save {shown} as RGB or grey")
     if picture.mode not in (*PLAIN, *DEEP) and not (picture.mode == "I" and picture.format == "PNG"):
         raise BrokenImageError(f"the image has pixels of the type {picture.mode}; save {shown} with 8 or 16 bits")
+
+
+def _from_dicom(path: Path, size: Sequence[int], shown: str) -> np.ndarray:
+    try:
+        found = dicom.read(path, MOST_PIXELS)
+    except dicom.DicomError as error:
+        reason, _, fix = str(error).rpartition("; ")
+        raise BrokenImageError(f"{reason}; {shown}: {fix}") from error
+    colour = found if found.ndim == 3 else found[:, :, None]  # (H, W, C)
+    return np.repeat(resized(colour.transpose(2, 0, 1)[None].copy(), size)[0], 3 // colour.shape[2], 0)
 
 
 def _upright(picture: Any, size: Sequence[int], shown: str) -> np.ndarray:
