@@ -1,4 +1,4 @@
-"""Three parties with encoders of their own on R8: each party's F1 with and without the others.
+"""Three parties with encoders of their own on R8: each party's F1 alone, together, and with one common encoder.
 
 python benchmarks/own_encoders.py --rounds 10 --seeds 3
 """
@@ -6,16 +6,22 @@ python benchmarks/own_encoders.py --rounds 10 --seeds 3
 from __future__ import annotations
 
 import argparse
+import tempfile
 import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 from statistics import mean
+from typing import Any
 
 from fedalign import config
-from fedalign.registry import Choice
+from fedalign.learning.own_encoders import OwnEncoders
+from fedalign.registry import Choice, EncoderChoice
 from fedalign.runs import experiment
-from fedalign.runs.own_encoders import PartyScore, alone, train_own
 
 SETTINGS = ["partition.clients=3", "partition.classes_per_client=4", "partition.cover=true", "clients_per_round=3"]
 SMALL = Choice(name="transformer", dim=64, heads=2, feedforward=32)
+WAYS = ("alone", "together", "common small encoder")
 
 
 def main() -> None:
@@ -24,30 +30,44 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--set", action="append", default=[])
     given = parser.parse_args()
-    found: dict[tuple[str, int], list[PartyScore]] = {}
+    found: dict[tuple[str, str, str], list[tuple[float, float]]] = {}
     for seed in range(1, given.seeds + 1):
         settings = config.load("r8-8", [*SETTINGS, *given.set], seed=seed, rounds=given.rounds)
         data = experiment.federation(settings)
         names = [party.name for party in data.parties]
         own = {names[1]: SMALL, names[2]: Choice(name="tfidf")}
-        small = dict.fromkeys(names, SMALL)
-        for way in ("alone", "together", "together, all small"):
-            began = time.perf_counter()
-            mine = small if way.endswith("small") else own
-            scores = alone(settings, data, mine) if way == "alone" else train_own(settings, data, mine)
-            for place, score in enumerate(scores, start=1):
-                found.setdefault((way, place), []).append(score)
-                print(f"seed {seed}, {way}: {shown(score)}", flush=True)
-            print(f"{time.perf_counter() - began:.0f} s", flush=True)
-    for (way, place), scores in found.items():
-        every, own_classes = mean(s.every_class for s in scores), mean(s.own_classes for s in scores)
-        print(f"| {way} | {place} | {scores[0].encoder} | {100 * every:.1f} | {100 * own_classes:.1f} |")
+        for way in WAYS:
+            began = time.process_time()
+            for party in scores(settings, data, own, way):
+                every, own_classes = 100 * party["f1"], 100 * party["own_f1"]
+                found.setdefault((way, party["name"], party["encoder"]), []).append((every, own_classes))
+                print(f"seed {seed}, {way}: {party['name']} ({party['encoder']}) {every:.1f}, {own_classes:.1f}")
+            print(f"{time.process_time() - began:.0f} s of CPU time", flush=True)
+    for (way, name, encoder), pairs in found.items():
+        every, own_classes = (mean(pair[place] for pair in pairs) for place in (0, 1))
+        print(f"| {way} | {name} | {encoder} | {every:.1f} | {own_classes:.1f} |")
 
 
-def shown(score: PartyScore) -> str:
-    return (
-        f"{score.party} ({score.encoder}) F1 {100 * score.every_class:.1f}, own classes {100 * score.own_classes:.1f}"
-    )
+def scores(settings: config.Config, data: Any, own: dict[str, Choice], way: str) -> Iterator[dict[str, Any]]:
+    """F1 of each party, over all classes and over its own."""
+    mine = settings.encoder.model_dump()
+    if way in ("alone", "together"):  # from the same first weights and with the same batches
+        yield from run(settings, data, EncoderChoice(**mine, parties=own), way == "together")["parties"]
+    else:
+        result = run(settings, data, EncoderChoice(**SMALL.model_dump()))
+        f1 = [row["f1"] for row in result["classes"]]
+        for party in data.parties:
+            own_f1 = mean(f1[c] for c in party.train.classes.nonzero().flatten().tolist())
+            yield {"name": party.name, "encoder": "common", "f1": result["last"]["f1"], "own_f1": own_f1}
+
+
+def run(settings: config.Config, data: Any, encoder: EncoderChoice, exchange: bool = True) -> dict[str, Any]:
+    changed = config.complete(settings.model_copy(update={"encoder": encoder}))
+    plan = experiment.plan(changed, data)
+    if isinstance(plan.algorithm, OwnEncoders):
+        plan = replace(plan, algorithm=replace(plan.algorithm, exchange=exchange))
+    with tempfile.TemporaryDirectory() as folder:
+        return experiment.run(changed, Path(folder) / "run", prepared=plan)
 
 
 if __name__ == "__main__":

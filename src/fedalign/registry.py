@@ -16,7 +16,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    SerializerFunctionWrapHandler,
+    TypeAdapter,
+    ValidationError,
+    model_serializer,
+)
 
 from fedalign.errors import UserError, nearest
 
@@ -44,6 +51,19 @@ class Choice(BaseModel):
     @property
     def options(self) -> dict[str, Any]:
         return dict(self.__pydantic_extra__ or {})
+
+
+class EncoderChoice(Choice):
+    """The encoder, and other ones for some parties: `[encoder.parties.north]` with `name = "tfidf"`."""
+
+    parties: dict[str, Choice] = {}
+
+    @model_serializer(mode="wrap")
+    def _without_nobody(self, inner: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        found: dict[str, Any] = inner(self)
+        if not self.parties:
+            found.pop("parties", None)
+        return found
 
 
 def names(folder: str) -> list[str]:

@@ -1,73 +1,182 @@
-"""Parties with encoders of their own: only class vectors travel."""
+"""Parties with encoders of their own: only class vectors travel, and each party has a model."""
 
 from __future__ import annotations
 
+import io
+import json
+from contextlib import redirect_stdout
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
-from fedalign import config
+from fedalign import Model, config
 from fedalign.errors import UserError
-from fedalign.registry import Choice
-from fedalign.runs import experiment
-from fedalign.runs.own_encoders import alone, checked, train_own, trained
-from fedalign.types import Federation
+from fedalign.learning.local_training import ModelPair, train_client
+from fedalign.learning.own_encoders import OWN, load_own
+from fedalign.report import single_party, tables
+from fedalign.report.facts import Rebuilder, complete_facts
+from fedalign.report.load import read
+from fedalign.runs import experiment, own_encoders
+from fedalign.runs.experiment import RunCallbacks
+from fedalign.types import Arrays
+from tests.helpers.commands import fedalign
 
 SETTINGS = [
-    "rounds=1",
+    "rounds=2",
     "training.epochs=1",
     "encoder.dim=16",
     "partition.clients=3",
     "clients_per_round=3",
-    "dataset.rows=300",
+    "dataset.rows=150",
+    "encoder.parties.client-1.name=transformer",
+    "encoder.parties.client-1.dim=8",
+    "encoder.parties.client-1.heads=2",
+    "encoder.parties.client-1.feedforward=8",
+    "encoder.parties.client-2.name=tfidf",
 ]
-SMALL = Choice(name="transformer", dim=8, heads=2, feedforward=8)
 
 
-def setting(*more: str) -> tuple[config.Config, Federation, dict[str, Choice]]:
-    found = config.load("synthetic", [*SETTINGS, *more])
-    data = experiment.federation(found)
-    names = [party.name for party in data.parties]
-    return found, data, {names[1]: SMALL, names[2]: Choice(name="tfidf")}
+def settings(*more: str) -> config.Config:
+    return config.load("synthetic", [*SETTINGS, *more])
 
 
-def test_each_party_has_its_own_encoder_and_all_have_the_same_class_vectors() -> None:
-    settings, data, encoders = setting()
-    scores = train_own(settings, data, encoders)
-    assert [score.encoder for score in scores] == ["transformer", "transformer", "tfidf"]
-    assert all(0 <= score.every_class <= 1 for score in scores)
-    by_themselves = alone(settings, data, encoders)
-    assert [score.party for score in by_themselves] == [score.party for score in scores]
+def test_a_party_section_is_read_completed_and_written() -> None:
+    found = settings()
+    assert found.encoder.parties["client-2"].options == {"features": 2000, "bigrams": 0}
+    assert config.from_table(config.as_table(found)) == found
+    assert "[encoder.parties.client-2]" in config.to_toml(found)
+    plain = config.load("synthetic", ["encoder.dim=16"])
+    assert "parties" not in config.to_toml(plain)
+    assert config.from_table(config.as_table(plain)) == plain
 
 
-def test_nothing_but_class_arrays_reaches_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    settings, data, _ = setting("algorithm.name=fedavg")
-    seen: list[set[str]] = []
-    algorithm = checked(settings, data, {})
-    kind = type(algorithm)
-    aggregate = kind.aggregate
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run, by the command line."""
+    folder = tmp_path_factory.mktemp("own") / "run"
+    changes = [word for one in SETTINGS for word in ("--set", one)]
+    with redirect_stdout(io.StringIO()) as shown:
+        assert fedalign("run", "synthetic", *changes, "--no-report", "--out", folder) == 0
+    (folder / "shown.txt").write_text(shown.getvalue())
+    return folder
 
-    def watched(self: object, server: object, updates: list) -> object:  # type: ignore[type-arg]
-        seen.extend(set(update.weights) | set(update.extra) for update in updates)
-        return aggregate(self, server, updates)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(kind, "aggregate", watched)
-    models = [experiment.model(settings, data, algorithm.head) for _ in data.parties]
-    weights = trained(settings, data, algorithm, models)
-    assert seen
-    assert all(names == set(models[0].class_arrays) for names in seen)
-    assert torch.equal(weights[0]["label_encoder.weight"], weights[1]["label_encoder.weight"])
-    own = next(name for name in weights[0] if name.startswith("data_encoder."))
-    assert not torch.equal(weights[0][own], weights[1][own])
+def test_the_server_holds_class_vectors_and_each_party_a_model_that_predicts(run: Path) -> None:
+    files = sorted((run / "checkpoint").glob("server-*.safetensors"))
+    assert files
+    for file in files:
+        assert not [name for name in load_file(file) if "data_encoder" in name]
+    test = experiment.federation(settings()).test
+    assert test is not None
+    parties = json.loads((run / "result.json").read_text())["parties"]
+    assert [party["encoder"] for party in parties] == ["transformer", "transformer", "tfidf"]
+    for party in parties:
+        decided = Model.load(run / party["model"]).logits_of_prepared(test.x).argmax(1)
+        right = float((test.y.argmax(1) == decided).double().mean())
+        assert right == pytest.approx(party["accuracy"], abs=1e-9)
+    with pytest.raises(UserError, match=r"has a model of its own; name one, for example .*parties/client-0"):
+        Model.load(run)
+
+
+def test_an_update_holds_class_vectors_only() -> None:
+    prepared = experiment.plan(settings())
+    server, party = prepared.start(), prepared.federation.parties[0]
+    assert set(server.weights) == {"label_encoder.weight"}
+    models = ModelPair(prepared.models[0])
+    update, state = train_client(
+        prepared.algorithm, models, server, party.train, {}, prepared.config.training, (1, 1, 0)
+    )
+    assert set(update.weights) == {"label_encoder.weight"}
+    assert not update.extra
+    trained = {f"{OWN}{name}" for name in prepared.models[0].trainable()}
+    assert trained <= set(state)
+
+
+def test_a_stopped_run_resumes_to_the_same_weights(run: Path, tmp_path: Path) -> None:
+    class Stop(Exception):
+        pass
+
+    def stop(now: object, seconds: float) -> None:
+        raise Stop
+
+    with pytest.raises(Stop):
+        experiment.run(settings(), tmp_path / "parts", callbacks=RunCallbacks(on_round=stop))
+    resumed = experiment.run(settings(), tmp_path / "parts", resume=True)
+    assert resumed["parties"] == json.loads((run / "result.json").read_text())["parties"]
+    for party in resumed["parties"]:
+        one, other = (load_file(folder / party["model"] / "model.safetensors") for folder in (run, tmp_path / "parts"))
+        assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_a_party_keeps_its_vectors_of_its_own_classes_and_takes_those_of_others() -> None:
+    model = experiment.plan(settings()).models[0]
+    classes = torch.tensor([True, False, True, False, False, False, False, False])
+    mine, received = torch.full((8, 16), 2.0), torch.full((8, 16), 3.0)
+    loaded = load_own(model, {"label_encoder.weight": received}, {f"{OWN}label_encoder.weight": mine}, classes)
+    assert loaded.label_encoder.weight[:, 0].tolist() == [2, 3, 2, 3, 3, 3, 3, 3]
+    assert load_own(model, {"label_encoder.weight": received}, {}, classes).label_encoder.weight.unique().item() == 3
+
+
+def test_without_exchange_nothing_that_others_send_changes_a_party() -> None:
+    prepared = experiment.plan(settings())
+    server, party = prepared.start(), prepared.federation.parties[0]
+    other = replace(server, weights={name: value + 1 for name, value in server.weights.items()})
+    for exchange in (True, False):
+        algorithm = replace(prepared.algorithm, exchange=exchange)  # type: ignore[call-arg]
+        states = []
+        for second in (server, other):
+            state: Arrays = {}
+            for number, received in enumerate((server, second), start=1):
+                models, key = ModelPair(prepared.models[0]), (1, number, 0)
+                _, state = train_client(algorithm, models, received, party.train, state, prepared.config.training, key)
+            states.append(state)
+        same = all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+        assert same is not exchange
+
+
+def test_the_command_prints_and_draws_a_score_per_party(run: Path) -> None:
+    shown = (run / "shown.txt").read_text()
+    assert "F1 by party, each with its own encoder" in shown
+    assert "tfidf" in shown
+    stored_run = read(run)
+    complete_facts(stored_run, Rebuilder())
+    drawn = tables.party_table(stored_run)
+    assert drawn is not None
+    assert drawn.columns[:4] == ["party", "encoder", "annotates", "rows"]
+    stored = json.loads((run / "result.json").read_text())["parties"][2]
+    assert drawn.rows[2][1].text == "tfidf"
+    assert drawn.rows[2][4].value == pytest.approx(100 * stored["own_f1"])
+    assert drawn.note.endswith(tables.NOTE_MODELS)
+
+
+def test_a_party_trained_alone_has_its_own_encoder(run: Path) -> None:
+    plan = experiment.plan(settings())
+    single = single_party.local_only_plan(plan, 2, 1)
+    assert single.models == ()
+    assert type(single.model.data_encoder) is type(plan.models[2].data_encoder)
 
 
 def test_what_does_not_fit_is_one_sentence() -> None:
-    settings, data, _ = setting()
-    with pytest.raises(UserError, match=r"an encoder is given for the party 'nobody'"):
-        checked(settings, data, {"nobody": SMALL})
-    with pytest.raises(UserError, match=r"on test rows, and there are none; set dataset\.test"):
-        checked(settings, replace(data, test=None), {})
-    analytic = config.load("synthetic", ["algorithm.name=analytic"])
-    with pytest.raises(UserError, match=r"analytic needs one encoder for all parties; choose algorithm\.name"):
-        checked(analytic, data, {})
+    with pytest.raises(UserError, match=r"encoder\.parties names the party 'nobody'"):
+        experiment.plan(settings("encoder.parties.nobody.name=tfidf"))
+    with pytest.raises(UserError, match=r"analytic needs one encoder for all parties; remove \[encoder\.parties\]"):
+        experiment.plan(settings("algorithm.name=analytic"))
+    with pytest.raises(UserError, match=r"only class vectors are sent, and Scaffold needs more"):
+        experiment.plan(settings("algorithm.name=scaffold")).start()
+    with pytest.raises(UserError, match=r"run with engine\.name = 'local' only"):
+        experiment.plan(settings("engine.name=flower"))
+    with pytest.raises(UserError, match=r"\[privacy\] protects runs with one encoder"):
+        experiment.plan(settings("privacy.epsilon=1"))
+    plan = experiment.plan(settings())
+    away = replace(plan.federation.parties[0].train, x=torch.zeros(0, 0))
+    elsewhere = [replace(plan.federation.parties[0], train=away)]
+    with pytest.raises(UserError, match=r"a deployment has one encoder for all parties"):
+        experiment.plan(settings(), replace(plan.federation, parties=elsewhere))
+
+
+def test_folders_of_parties_have_different_names() -> None:
+    names = own_encoders.folder_names(["north", "a b", "a/b", "A_b", "..", "Süd"])
+    assert names == ["north", "a_b", "a_b-2", "A_b-3", "__", "Süd"]

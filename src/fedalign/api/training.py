@@ -86,8 +86,11 @@ def train(
         page = LivePage(folder, note)
         if out is not None:
             callbacks = page.callbacks(callbacks, folder)
+        plan = experiment.plan(config, federation)
+        if plan.models:
+            raise UserError("with encoder.parties each party has a model; train them with `fedalign run FILE.toml`")
         try:
-            result = experiment.run(config, folder, resume, callbacks, prepared=experiment.plan(config, federation))
+            result = experiment.run(config, folder, resume, callbacks, prepared=plan)
             if out is not None:
                 page.finish()
             return replace(Model.load(folder, trust_code=True), result=result)

@@ -174,5 +174,24 @@ def print_result(result: dict[str, Any], out: Path, drawn: bool) -> None:
         means = f"F1 {100 * tail['f1']:.2f}, accuracy {100 * tail['accuracy']:.2f}"
         if tail["rounds"] > 1:
             output.print(f"mean of the last {tail['rounds']} of {result['rounds']} rounds: {means}")
+    if "parties" in result:
+        print_parties(result["parties"], out)
     output.print(f"run folder: {escape(str(out))}", soft_wrap=True)
     suggest("fedalign report", out, *(["--open"] if drawn else []))
+
+
+def print_parties(parties: list[dict[str, Any]], out: Path) -> None:
+    """The score of each party's own model."""
+    from rich.table import Table
+
+    table = Table(title="F1 by party, each with its own encoder", title_justify="left")
+    for column in ("party", "encoder"):
+        table.add_column(column)
+    for column in ("all classes", "own classes", "other classes"):
+        table.add_column(column, justify="right")
+    for row in parties:
+        values = (row.get("f1"), row.get("own_f1"), row.get("others_f1"))
+        shown = ["-" if value is None else f"{100 * value:.1f}" for value in values]
+        table.add_row(escape(row["name"]), escape(row["encoder"]), *shown)
+    output.print(table)
+    output.print(f"one model per party, for example {escape(str(out / parties[0]['model']))}", soft_wrap=True)

@@ -17,6 +17,13 @@ def complete_paths(table: dict[str, Any], folder: Path) -> None:
     for section in PLUGINS.values():
         if isinstance(table.get(section), Mapping):
             table[section] = with_program(table[section], folder)
+    encoder = table.get("encoder")
+    if isinstance(encoder, Mapping) and isinstance(encoder.get("parties"), Mapping):
+        own = {
+            name: with_program(one, folder) if isinstance(one, Mapping) else one
+            for name, one in encoder["parties"].items()
+        }
+        table["encoder"] = {**encoder, "parties": own}
     if isinstance(table.get("labels"), Mapping):
         table["labels"] = _with_label_files(table["labels"], folder)
     privacy = table.get("privacy")

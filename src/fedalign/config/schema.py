@@ -22,6 +22,9 @@ def schema() -> dict[str, Any]:
     for folder, section in PLUGINS.items():
         if isinstance(_default(section), Choice):
             found["properties"][section] = _choices(folder, _default(section).name, definitions)
+    # `[encoder.parties.NAME]` holds another encoder; its options are checked when the file is read
+    for rule in found["properties"]["encoder"]["allOf"]:
+        rule["then"]["properties"]["parties"] = {"type": "object", "additionalProperties": {"type": "object"}}
     # `[when.fedprox]` holds sections that apply to one algorithm only
     # a plugin's section there has no name of its own, so its options are checked when the file is read
     sections = {

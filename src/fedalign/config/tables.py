@@ -17,7 +17,7 @@ from fedalign.errors import UserError, nearest
 from fedalign.labels.settings import Labels
 from fedalign.learning.settings import Training
 from fedalign.privacy.settings import Privacy
-from fedalign.registry import PLUGINS, Choice, Section, build, explain, option_names
+from fedalign.registry import PLUGINS, Choice, EncoderChoice, Section, build, explain, option_names
 
 
 class Config(Section):
@@ -33,7 +33,7 @@ class Config(Section):
     profile: Literal["released", "paper"] = "released"
     algorithm: Choice = Choice(name="fedalign")
     dataset: Choice = Choice(name="synthetic")
-    encoder: Choice = Choice(name="transformer")
+    encoder: EncoderChoice = EncoderChoice(name="transformer")
     engine: Choice = Choice(name="local")
     partition: Partition = Partition()
     labels: Labels = Labels()
@@ -96,11 +96,17 @@ def complete(config: Config) -> Config:
     for kind, section in PLUGINS.items():
         if section not in Config.model_fields:
             continue
-        choice: Choice = getattr(config, section)
-        plugin = build(kind, choice.name, choice.options)
-        options = {key: getattr(plugin, key) for key in option_names(type(plugin))}
-        filled[section] = Choice(name=choice.name, **_without_none(options))
+        filled[section] = _filled(kind, getattr(config, section))
+    parties = {name: _filled("encoders", choice) for name, choice in config.encoder.parties.items()}
+    filled["encoder"] = EncoderChoice(**filled["encoder"].model_dump(), parties=parties)
     return config.model_copy(update=filled)
+
+
+def _filled(kind: str, choice: Choice) -> Choice:
+    """The choice with every option of its plugin."""
+    plugin = build(kind, choice.name, choice.options)
+    options = {key: getattr(plugin, key) for key in option_names(type(plugin))}
+    return Choice(name=choice.name, **_without_none(options))
 
 
 def to_toml(config: Config) -> str:

@@ -48,11 +48,12 @@ class Local:
         device = self.device_for(plan)
         # an encoder that draws from torch's global generator must not share it between threads: one client at a time
         # is trained, by as many cores as torch may use
-        workers, threads = (count, 1) if plan.model.keyed else (1, count)
+        keyed = all(model.keyed for model in plan.models or (plan.model,))
+        workers, threads = (count, 1) if keyed else (1, count)
         with ClientStates.temporary(self.memory_mb) if states is None else nullcontext(states) as kept:
             before = torch.get_num_threads()
             pool = ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(threads,))
-            engine = LocalEngine(plan, pool, workers, kept, device)
+            engine = engine_class(plan)(plan, pool, workers, kept, device)
             try:
                 yield engine
             finally:
@@ -62,8 +63,17 @@ class Local:
 
     def device_for(self, plan: Plan) -> torch.device:
         """Where the plan's encoder runs."""
-        portable = bool(getattr(plan.model.data_encoder, "portable", not plan.model.keyed))
+        models = plan.models or (plan.model,)
+        portable = all(bool(getattr(model.data_encoder, "portable", not model.keyed)) for model in models)
         return chosen(self.device, plan.config.encoder.name, portable)
+
+
+def engine_class(plan: Plan) -> type[LocalEngine]:
+    if not plan.models:
+        return LocalEngine
+    from fedalign.engines._own_encoders import OwnEncodersEngine
+
+    return OwnEncodersEngine
 
 
 class LocalEngine:
@@ -74,6 +84,7 @@ class LocalEngine:
     ) -> None:
         self.plan = plan
         self.pool = pool
+        self.device = device
         self.states = states
         self.on_visit: Callable[[int], None] = lambda client: None  # called as each client finishes
         self.stopping = threading.Event()  # ends the visits in progress
@@ -93,7 +104,7 @@ class LocalEngine:
         plan = self.plan
         party = plan.federation.parties[client]
         callback = SimulationCallback(party, self.stopping)
-        models = self._models.get()
+        models = self.borrow(client)
         try:
             update, state = train_client(
                 plan.algorithm,
@@ -107,10 +118,17 @@ class LocalEngine:
                 party.validation,
             )
         finally:
-            self._models.put(models)
+            self.give_back(models)
         self.pending[client] = state
         self.on_visit(client)
         return Reply(client, update, kept=size_of(state), notes=callback.notes)
+
+    def borrow(self, client: int) -> ModelPair:
+        """The models with which a client is trained."""
+        return self._models.get()
+
+    def give_back(self, models: ModelPair) -> None:
+        self._models.put(models)
 
     def commit(self, round_number: int, clients: Sequence[int]) -> None:
         for client in clients:

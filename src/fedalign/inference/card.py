@@ -96,6 +96,9 @@ def read_card(folder: Path) -> ModelCard:
     """labels.json of a model's folder, checked."""
     path = folder / "labels.json"
     if not path.is_file():
+        models = sorted(one.parent for one in folder.glob("parties/*/labels.json"))
+        if models:
+            raise UserError(f"each party of {folder} has a model of its own; name one, for example {models[0]}")
         hint = "the run is not finished; resume it first" if (folder / "config.toml").is_file() else "check the path"
         raise UserError(f"{folder} holds no trained model (labels.json is missing): {hint}")
     try:

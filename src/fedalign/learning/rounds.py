@@ -31,6 +31,7 @@ class Plan:
     federation: Federation
     algorithm: Algorithm
     model: DualEncoder  # before the first round
+    models: tuple[DualEncoder, ...] = ()  # of each client, where encoders differ
 
     def start(self) -> Server:
         return self.algorithm.start(self.model, len(self.federation.parties))

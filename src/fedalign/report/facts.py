@@ -54,7 +54,7 @@ def describe_data(plan: Plan) -> dict[str, Any]:
         "task": data.task,
         "label_names": list(data.label_names),
         "label_source": description(plan.config.labels) if plan.algorithm.head == "names" else None,
-        "weights": sum(parameter.numel() for parameter in plan.model.parameters()),
+        "weights": sum(value.numel() for one in plan.models or (plan.model,) for value in one.parameters()),
         "parties": [
             {
                 "name": party.name,
@@ -75,7 +75,7 @@ def measure_model(plan: Plan, weights: Arrays, number: int) -> dict[str, Any]:
     if len(plan.federation.label_names) <= MOST_CLASSES:
         facts["similarity"] = rounded(cosine_similarity(model.anchors()))
     test = plan.federation.test
-    if test is not None and len(test):
+    if test is not None and len(test) and not plan.models:  # else each party has a model, see result.json
         decided = decisions(model, test)
         facts["counts"] = metrics.count(decided, test.y, test.known).tolist()
         if len(plan.federation.label_names) <= MOST_CLASSES:

@@ -18,6 +18,7 @@ from fedalign.engines.local import Local
 from fedalign.errors import UserError
 from fedalign.learning import metrics
 from fedalign.learning.algorithm import Algorithm
+from fedalign.learning.model import DualEncoder
 from fedalign.learning.rounds import Plan, describe, rounds
 from fedalign.registry import Choice
 from fedalign.report.facts import decisions
@@ -50,7 +51,10 @@ def local_only_plan(plan: Plan, party: int, count: int) -> Plan:
         }
     )
     only = replace(plan.federation, parties=[plan.federation.parties[party]], test=None)
-    return Plan(config, only, algorithm, experiment.model(config, plan.federation, algorithm.head))
+    model = experiment.model(config, plan.federation, algorithm.head)
+    if plan.models:  # the party's own encoder, of which the plan has the first weights
+        model = DualEncoder(plan.models[party].clone().data_encoder, model.label_encoder, model.task)
+    return Plan(config, only, algorithm, model)
 
 
 def train(plan: Plan, party: int, count: int, on_visit: Callable[[], None]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ LAST = 10  # rounds averaged in the table of methods
 MOST_PARTIES = 40  # most columns of the matrix
 NONE = "\u2013"  # a dash where there is no number
 NOTE_GAINS = "Mean F1 over the classes, in percent, on the same test rows. Other classes: never labelled by the party."
+NOTE_MODELS = " Each party has an encoder and a model of its own; other scores count all models together."
 NOTE_LOCAL = " Local: trained on the party's own rows only."
 NOTE_SHARES = " Share: of all parties' rows, in percent; thresholds follow from the estimated one."
 NOTE_COSTS = "A visit is one local training of one party. Seconds per round: median."
@@ -92,10 +93,23 @@ class Gain:
     others_federated: float | None
 
 
+def scores_of_models(run: StoredRun) -> list[dict[str, Any]]:
+    """Returns the scores of each party's own model; empty if there is one model for all."""
+    found = run.result.get("parties")
+    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+
+
+def federated_f1(run: StoredRun, party: int) -> list[float | None]:
+    """Returns the F1 per class, in percent, of the model that a party has after the run."""
+    own = scores_of_models(run)
+    values = own[party].get("class_f1") if party < len(own) else run.class_f1()
+    return [None if (v := number(x)) is None else 100 * v for x in values] if isinstance(values, list) else []
+
+
 def gains(run: StoredRun) -> list[Gain]:
-    federated = [None if v is None else 100 * v for v in run.class_f1()]
     found = []
     for m, party in enumerate(parties_of(run)):
+        federated = federated_f1(run, m)
         own = [c for c in party.get("classes", []) if isinstance(c, int)]
         others = [c for c in range(len(federated)) if c not in own]
         local = local_only_f1(run, m)
@@ -120,20 +134,23 @@ def party_table(run: StoredRun) -> Table | None:
         return None
     names = run.label_names
     measured = any(gain.own_local is not None for gain in found)
-    columns = ["party", "annotates", "rows"]
+    models = scores_of_models(run)
+    columns = ["party", *(["encoder"] if models else []), "annotates", "rows"]
     columns += ["own classes: local", "federated", "gain"] if measured else ["own classes"]
     columns += ["other classes: local", "federated", "gain"] if measured else ["other classes"]
     rows = []
-    for gain in found:
+    for m, gain in enumerate(found):
         own = ", ".join(names[c] for c in gain.own if c < len(names)) or "nothing"
-        row = [text_cell(gain.name), text_cell(own), number_cell(gain.rows)]
+        encoder = [text_cell(str(models[m].get("encoder", NONE)))] if m < len(models) else []
+        row = [text_cell(gain.name), *encoder, text_cell(own), number_cell(gain.rows)]
         for before, after in ((gain.own_local, gain.own_federated), (gain.others_local, gain.others_federated)):
             if measured:
                 row += [percent_cell(before), percent_cell(after), change_cell(before, after)]
             else:
                 row.append(percent_cell(after))
         rows.append(row)
-    return Table("gains", columns, rows, NOTE_GAINS + (NOTE_LOCAL if measured else ""), 2)
+    note = NOTE_GAINS + (NOTE_LOCAL if measured else "") + (NOTE_MODELS if models else "")
+    return Table("gains", columns, rows, note, 3 if models else 2)
 
 
 def change_cell(before: float | None, after: float | None) -> Cell:

@@ -30,7 +30,7 @@ from fedalign.learning.model import AdaptedLabelEncoder, DualEncoder, LabelEncod
 from fedalign.learning.on_base import OnBase
 from fedalign.learning.rounds import Engine, Plan, Round, rounds
 from fedalign.randomness import torch_generator
-from fedalign.runs import protection
+from fedalign.runs import own_encoders, protection
 from fedalign.runs.folder import RunFolder
 from fedalign.runs.results import finish
 from fedalign.system import device
@@ -112,6 +112,10 @@ def plan(config: Config, data: Federation | None = None) -> Plan:
     if config.thresholds and data.task == "single":
         raise UserError("thresholds are for multi-label data; a single-label row gets its likeliest class")
     config = config.model_copy(update={"labels": choose.resolved(data.label_names, config.labels)})
+    if config.encoder.parties:
+        sharing = own_encoders.sharing_class_vectors(algorithm_of(config), config, data)
+        common = model(config, data, sharing.head)
+        return Plan(config, data, sharing, common, own_encoders.models(config, data, common))
     algorithm = protection.simulated(algorithm_of(config), config, data)
     config = with_feature_map(config, data.inputs, len(data.label_names))
     return Plan(config, data, algorithm, model(config, data, algorithm.head))
@@ -150,12 +154,14 @@ def with_feature_map(config: Config, inputs: InputKind, classes: int) -> Config:
     filled = {key: getattr(chosen, key) for key in registry.option_names(type(chosen))}
     if config.privacy.on and "features" in filled:
         filled["features"] = PRIVATE_FEATURES
-    found = registry.Choice(name=name, **filled)
+    found = registry.EncoderChoice(name=name, **filled)
     if algorithm.base != "none":
         if not registry.is_own("encoders", config.encoder.name):
             raise UserError(f"algorithm.base works with the encoders {', '.join(registry.names('encoders'))}")
         trained = config.encoder.model_dump(mode="json")
-        found = registry.Choice(name="stacked", trained=trained, fixed_map={"name": name, **filled}, classes=classes)
+        found = registry.EncoderChoice(
+            name="stacked", trained=trained, fixed_map={"name": name, **filled}, classes=classes
+        )
     return config.model_copy(update={"encoder": found})
 
 

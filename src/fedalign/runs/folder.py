@@ -5,6 +5,7 @@
     timing.jsonl        seconds per round, in a file of their own because they differ between runs
     result.json         final and per-class scores
     report.html         the report, made from the files above and facts.json, alone.json, diagnosis/
+    parties/NAME/       a party's model, if parties have encoders of their own
     model.safetensors   with labels.json: label names, task, inputs, encoder
     checkpoint/         see runs/checkpoint.py
 
@@ -186,8 +187,9 @@ class RunFolder:
             stream.write(json.dumps({"round": number, "seconds": round(seconds, 3)}) + "\n")
 
     def finish(self, weights: Arrays, card: ModelCard, result: dict[str, Any]) -> None:
-        """Writes the model and the result; the run is finished from then on."""
-        write_model(self.path, weights, card)
+        """Writes the model, unless each party has its own, and the result; the run is finished from then on."""
+        if weights:
+            write_model(self.path, weights, card)
         write_atomically(self.path / "result.json", json.dumps({"format": RESULT_FORMAT, **result}, indent=1))
         sync_folder(self.path)
 

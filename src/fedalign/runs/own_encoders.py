@@ -1,145 +1,117 @@
-"""Parties with encoders of their own. Only class vectors travel: parties meet in the space of the class vectors.
+"""Runs of parties with encoders of their own, `[encoder.parties]`: their models, scores and files.
 
-An encoder's weights stay with its party, which predicts with them. There is no common model, so each party has a score
-of its own.
+There is no common model. Each party's model is stored in `parties/NAME` of the run's folder.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
 
-import torch
+from torch import Tensor
 
 from fedalign import registry
 from fedalign.config import Config
-from fedalign.encoders._projected import ProjectedEncoder
 from fedalign.errors import UserError, nearest, quoted
-from fedalign.labels import vectors
-from fedalign.learning import metrics, scoring
+from fedalign.inference.card import Encoder, ModelCard
+from fedalign.inference.storage import write_model
+from fedalign.learning import metrics
 from fedalign.learning.algorithm import Algorithm
-from fedalign.learning.local_training import ModelPair, train_client
-from fedalign.learning.model import DualEncoder, LabelEncoder, random_rows
+from fedalign.learning.model import DualEncoder
+from fedalign.learning.own_encoders import OwnEncoders, OwnModels
+from fedalign.learning.rounds import Engine, Plan
 from fedalign.randomness import torch_generator
 from fedalign.registry import Choice
-from fedalign.types import Arrays, Examples, Federation, Server, Update
+from fedalign.types import Arrays, Examples, Federation
+
+FOLDER = "parties"
 
 
-@dataclass(frozen=True)
-class PartyScore:
-    """Macro F1 of one party's model on test rows, from 0 to 1."""
+def sharing_class_vectors(algorithm: Algorithm, config: Config, data: Federation) -> OwnEncoders:
+    """The algorithm for encoders that differ. Raises UserError for what does not fit them."""
+    if any(isinstance(party.train.x, Tensor) and party.train.x.shape == (0, 0) for party in data.parties):
+        raise UserError("a deployment has one encoder for all parties; remove [encoder.parties]")
+    names = [party.name for party in data.parties]
+    for name in config.encoder.parties:
+        if name not in names:
+            raise UserError(f"encoder.parties names the party {quoted(name)}{nearest(name, names)}")
+    if algorithm.fixed_features or algorithm.base != "none":
+        raise UserError(
+            f"{config.algorithm.name} needs one encoder for all parties; remove [encoder.parties] or choose "
+            "algorithm.name = 'fedalign'"
+        )
+    if config.privacy.on or config.privacy.secure_sums:
+        raise UserError("[privacy] protects runs with one encoder for all parties; remove [encoder.parties]")
+    if config.engine.name != "local":
+        raise UserError("encoders that differ between parties run with engine.name = 'local' only")
+    return OwnEncoders(then=algorithm, clip_updates=algorithm.clip_updates, robust=algorithm.robust)
 
-    party: str
-    encoder: str
-    every_class: float
-    own_classes: float
 
-
-def train_own(config: Config, data: Federation, encoders: Mapping[str, Choice]) -> list[PartyScore]:
-    """Trains all parties for `config.rounds` rounds and scores each. A party that is not in `encoders` has the encoder
-    of the configuration."""
-    models = [
-        _model(config, data, encoders.get(party.name, config.encoder), party.train, place)
+def models(config: Config, data: Federation, common: DualEncoder) -> tuple[DualEncoder, ...]:
+    """The model of each party before the first round. All have the class vectors of the common model."""
+    return tuple(
+        _model(choice_of(config, party.name, common), data, common, party.train, config.seed, place)
         for place, party in enumerate(data.parties)
-    ]
-    algorithm = checked(config, data, encoders)
-    weights = trained(config, data, algorithm, models)
-    return [
-        _score(party.name, encoders.get(party.name, config.encoder).name, model.load(own), party.train, data)
-        for party, model, own in zip(data.parties, models, weights, strict=True)
-    ]
+    )
 
 
-def alone(config: Config, data: Federation, encoders: Mapping[str, Choice]) -> list[PartyScore]:
-    """The same, with every party training for itself."""
-    found: list[PartyScore] = []
-    for party in data.parties:
-        mine = {name: choice for name, choice in encoders.items() if name == party.name}
-        found += train_own(config, replace(data, parties=[party]), mine)
+def choice_of(config: Config, party: str, common: DualEncoder) -> Choice:
+    """The encoder of a party, with a linear layer behind it if its width is not that of the class vectors."""
+    width = common.label_encoder.weight.shape[1]
+    found = config.encoder.parties.get(party)
+    if found is None:
+        return Choice(name=config.encoder.name, **config.encoder.options)
+    options: Any = registry.build("encoders", found.name, found.options)
+    if getattr(options, "dim", None) == width:
+        return found
+    return Choice(name="projected", inner=found.model_dump(mode="json"), dim=width)
+
+
+def _model(choice: Choice, data: Federation, common: DualEncoder, rows: Examples, seed: int, place: int) -> DualEncoder:
+    options: Any = registry.build("encoders", choice.name, choice.options)
+    encoder = options.build(data.inputs.shape, torch_generator(seed, "encoder", place))
+    fixed = getattr(encoder, "inner", encoder)
+    if hasattr(fixed, "statistics"):
+        fixed.fit(fixed.statistics(rows.x))  # on this party's rows: nothing is exchanged
+    return DualEncoder(encoder, common.clone().label_encoder, data.task)
+
+
+def finish(
+    prepared: Plan, engine: Engine, weights: Arrays, thresholds: Tensor | None, folder: Path, card: ModelCard
+) -> list[dict[str, Any]]:
+    """Writes each party's model. Returns their scores for result.json."""
+    models = cast(OwnModels, engine)
+    counts = models.scores_by_client(weights, thresholds)
+    names = folder_names([party.name for party in prepared.federation.parties])
+    found = []
+    for place, party in enumerate(prepared.federation.parties):
+        choice = choice_of(prepared.config, party.name, prepared.model)
+        own = card.model_copy(update={"encoder": Encoder(**choice.model_dump(mode="json"))})
+        path = folder / FOLDER / names[place]
+        path.mkdir(parents=True, exist_ok=True)
+        write_model(path, models.model_of(place, weights).arrays(), own)
+        name = prepared.config.encoder.parties.get(party.name, prepared.config.encoder).name
+        one: dict[str, Any] = {"name": party.name, "encoder": name, "model": f"{FOLDER}/{path.name}"}
+        found.append(one if counts is None else one | scores_of(counts[place], prepared, party.train.classes))
     return found
 
 
-def checked(config: Config, data: Federation, encoders: Mapping[str, Choice]) -> Algorithm:
-    """The algorithm. Raises UserError for what does not fit encoders that differ."""
-    names = [party.name for party in data.parties]
-    for name in encoders:
-        if name not in names:
-            raise UserError(f"an encoder is given for the party {quoted(name)}{nearest(name, names)}")
-    if data.test is None:
-        raise UserError("encoders that differ are compared on test rows, and there are none; set dataset.test")
-    algorithm: Algorithm = registry.build("algorithms", config.algorithm.name, config.algorithm.options)
-    if algorithm.fixed_features or algorithm.base != "none":
-        raise UserError(
-            f"{config.algorithm.name} needs one encoder for all parties; choose algorithm.name = 'fedalign'"
-        )
-    return algorithm
+def scores_of(counts: Tensor, prepared: Plan, own: Tensor) -> dict[str, Any]:
+    """F1 over all classes, over the party's own and over the others, and by class, from 0 to 1."""
+    scores = metrics.scores(counts, prepared.federation.task)
+    by_class = metrics.f1(counts)
+    parts = {"own_f1": by_class[own], "others_f1": by_class[~own]}
+    means = {key: float(values.mean()) if len(values) else None for key, values in parts.items()}
+    return {"f1": scores.f1, "accuracy": scores.accuracy, **means, "class_f1": [float(f) for f in by_class]}
 
 
-def trained(config: Config, data: Federation, algorithm: Algorithm, models: Sequence[DualEncoder]) -> list[Arrays]:
-    """All weights of each party after the last round. The server has nothing but the arrays of classes."""
-    first = algorithm.start(models[0], len(models))
-    shared = first.class_arrays
-    server = replace(first, weights={name: first.weights[name] for name in shared}, returned=shared)
-    own = [model.arrays() for model in models]
-    states: list[Arrays] = [{} for _ in models]
-    pairs = [ModelPair(model) for model in models]
-    for number in range(1, config.rounds + 1):
-        updates = []
-        for place, party in enumerate(data.parties):
-            seen = replace(server, weights=own[place] | server.weights)
-            key = (config.seed, number, place)
-            update, states[place] = train_client(
-                algorithm, pairs[place], seen, party.train, states[place], config.training, key
-            )
-            own[place] = own[place] | update.weights
-            updates.append(_sent(update, shared, place))
-        server = algorithm.aggregate(server, updates)
-        if algorithm.needs_class_f1(data.task):
-            server = algorithm.observe(server, _class_f1(models, own, server, data))
-    return [weights | server.weights for weights in own]
-
-
-def _sent(update: Update, shared: Sequence[str], place: int) -> Update:
-    """What leaves the party: the arrays of classes."""
-    return replace(update, weights={name: update.weights[name] for name in shared}, client=place)
-
-
-def _class_f1(models: Sequence[DualEncoder], own: Sequence[Arrays], server: Server, data: Federation) -> torch.Tensor:
-    """(C,) F1 on the parties' validation rows, each with its own model; NaN without a row."""
-    total = torch.zeros(len(data.label_names), 4)
-    for model, weights, party in zip(models, own, data.parties, strict=True):
-        if party.validation is not None:
-            total += _counts(model.load(weights | server.weights), party.validation)
-    return torch.where(total.sum(1) > 0, metrics.f1(total), torch.nan).float()
-
-
-def _counts(model: DualEncoder, rows: Examples) -> torch.Tensor:
-    decided = metrics.decide(scoring.logits(model, rows.x), model.task)
-    return metrics.count(decided, rows.y, rows.known)
-
-
-def _model(config: Config, data: Federation, choice: Choice, rows: Examples, place: int) -> DualEncoder:
-    """A party's model before the first round; class vectors are the same for all."""
-    dim = int(config.encoder.options.get("dim", 256))
-    options: Any = registry.build("encoders", choice.name, choice.options)
-    generator = torch_generator(config.seed, "encoder", place)
-    encoder = options.build(data.inputs.shape, generator)
-    if getattr(options, "fixed", False):
-        encoder.fit(encoder.statistics(rows.x))  # on this party's rows: nothing is exchanged
-    if encoder.dim != dim:
-        encoder = ProjectedEncoder(encoder, dim, generator)
-    head = registry.build("algorithms", config.algorithm.name, config.algorithm.options).head
-    if head in ("linear", "rows"):
-        start, normalise = random_rows(len(data.label_names), dim, torch_generator(config.seed, "head")), False
-    else:
-        how = config.labels if head == "names" else config.labels.model_copy(update={"source": "random"})
-        start = vectors.make(data.label_names, dim, how, config.seed)
-        normalise = data.task == "single" if how.normalise is None else how.normalise
-    return DualEncoder(encoder, LabelEncoder(start, bias=head == "linear", normalise=normalise), data.task)
-
-
-def _score(name: str, encoder: str, model: DualEncoder, rows: Examples, data: Federation) -> PartyScore:
-    assert data.test is not None
-    found = metrics.f1(_counts(model, data.test))
-    return PartyScore(name, encoder, float(found.mean()), float(found[rows.classes].mean()))
+def folder_names(parties: Sequence[str]) -> list[str]:
+    """The parties' names as names of folders, with a number where two would be equal."""
+    found: list[str] = []
+    for name in parties:
+        plain = "".join(letter if letter.isalnum() or letter in "-_" else "_" for letter in name) or "_"
+        taken = {one.lower() for one in found}  # some file systems do not distinguish upper and lower case
+        choices = (plain, *(f"{plain}-{number}" for number in range(2, len(parties) + 1)))
+        found.append(next(one for one in choices if one.lower() not in taken))
+    return found

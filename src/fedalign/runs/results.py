@@ -14,6 +14,7 @@ from fedalign.inference.card import Encoder, Head, ModelCard
 from fedalign.ingest.reading import Reading
 from fedalign.learning import metrics
 from fedalign.learning.rounds import Engine, Plan
+from fedalign.runs import own_encoders
 from fedalign.runs.folder import RunFolder
 from fedalign.types import Server
 
@@ -31,7 +32,10 @@ def finish(
     if chosen:
         result["chosen"] = chosen | true_priors(prepared)
     thresholds = final_checks(prepared, engine, server, result, warn)
-    folder.finish(server.weights, label_card(prepared, thresholds), result)
+    card = label_card(prepared, thresholds)
+    if prepared.models:
+        result["parties"] = own_encoders.finish(prepared, engine, server.weights, thresholds, folder.path, card)
+    folder.finish({} if prepared.models else server.weights, card, result)
     return result
 
 
