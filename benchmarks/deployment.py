@@ -1,11 +1,14 @@
-"""Seconds, CPU seconds and wire bytes of a deployed round with the three clinics, on this machine.
+"""Seconds, CPU seconds, memory and bytes of a deployment on this machine.
 
-    python benchmarks/deployment.py                with fedalign server and fedalign party
-    python benchmarks/deployment.py --stock        with Flower's own commands, as before
-    python benchmarks/deployment.py --parties 12   copies of the clinics
+    python benchmarks/deployment.py                                      the three clinics, fedalign server and party
+    python benchmarks/deployment.py --stock                              with Flower's own commands
+    python benchmarks/deployment.py --parties 50                         copies of the clinics
+    python benchmarks/deployment.py --parties 10 --megabytes 100         a table and a model of that size
+    python benchmarks/deployment.py --set algorithm.name=analytic        a few messages instead of rounds
 
-All processes are on loopback. CPU is that of each kind of process between the end of round 2 and the end of the last
-round but one, divided by these rounds. Bytes are counted by a TCP proxy in front of the SuperLink.
+All processes are on loopback. CPU and memory are those of each kind of process between the end of round 2 and the end
+of the last round but one; memory is resident, and what forked processes share is counted in each. With at most three
+parties a TCP proxy in front of the SuperLink counts the bytes. "others" is what everything else on the machine used.
 """
 
 from __future__ import annotations
@@ -14,12 +17,15 @@ import argparse
 import contextlib
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -30,8 +36,8 @@ from fedalign.deploy.consent import consent_for  # noqa: E402
 from fedalign.deploy.kit import ServerKit  # noqa: E402
 from fedalign.deploy.party import PartyFolder, config_of  # noqa: E402
 from fedalign.flower import kit as flower_kit  # noqa: E402
-from helpers.deployed_commands import commands  # noqa: E402
-from helpers.flower_network import descendants, free_port, network  # noqa: E402
+from helpers.deployed_commands import Commands, commands  # noqa: E402
+from helpers.flower_network import free_port, network  # noqa: E402
 from helpers.tcp_proxy import Proxy  # noqa: E402
 
 CLINICS = ROOT / "examples" / "clinics"
@@ -41,36 +47,81 @@ KINDS = ("launch superlink", "launch supernode", "worker party", "worker server"
 STOCK = ("flower-superlink", "flower-supernode", "flower-superexec", "flwr-clientapp", "flwr-serverapp", "flwr run")
 
 
-class Meter:
-    """CPU seconds of processes and of those they waited for, by kind, also of processes that have ended."""
+@dataclass
+class Process:
+    """What /proc says about a process."""
 
-    def __init__(self, roots: list[int], parties: int) -> None:
-        self.roots, self.parties = roots, parties
-        self.spent: dict[tuple[str, int], float] = {}
-        self.memory: Counter[str] = Counter()
+    kind: str
+    parent: int
+    cpu: float  # seconds
+    waited: float  # seconds of children that ended
+    resident: int  # MB
+
+
+def processes() -> dict[int, Process]:
+    """The processes of deployments, by number."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError, IndexError):
+            words = (path / "cmdline").read_text().replace("\0", " ")
+            kind = next((one for one in (*STOCK, *KINDS) if one in words), "")
+            fields = (path / "stat").read_text().rpartition(")")[2].split()
+            own, waited = (sum(map(int, fields[at : at + 2])) / TICKS for at in (11, 13))
+            resident = int(fields[21]) * os.sysconf("SC_PAGE_SIZE") >> 20
+            found[int(path.name)] = Process(kind, int(fields[1]), own, waited, resident)
+    return found
+
+
+def busy() -> float:
+    """CPU seconds of the whole machine, with those that its host took away."""
+    numbers = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+    return (sum(numbers) - numbers[3] - numbers[4]) / TICKS
+
+
+@dataclass
+class Meter:
+    """CPU seconds by kind, also of processes that have ended, and the largest resident memory since the last look."""
+
+    roots: set[int]
+    spent: dict[tuple[str, int], float] = field(default_factory=dict)
+    largest: Counter[str] = field(default_factory=Counter)
+    total: Counter[str] = field(default_factory=Counter)
 
     def sample(self) -> None:
-        for pid in {*self.roots, *(below for root in self.roots for below in descendants(root))}:
-            with contextlib.suppress(OSError, IndexError):
-                words = Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
-                fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-                status = Path(f"/proc/{pid}/status").read_text()
-                kind = next((one for one in (*STOCK, *KINDS) if one in words), "other")
-                if kind == "other":
-                    continue  # ended, and not waited for yet
-                # a worker's tasks are too short to be seen, but it waits for them; Flower's own processes are seen
-                mine = fields[11:15] if kind.startswith("worker") else fields[11:13]
-                forked = kind == "worker party" and self.is_worker(fields[1])
-                self.spent[(kind, pid)] = 0.0 if forked else sum(map(int, mine)) / TICKS
-                self.memory[kind] = max(self.memory[kind], int(status.split("VmHWM:")[1].split()[0]) // 1024)
+        found = processes()
+        ours = {pid for pid in found if self.below(pid, found)}
+        total: Counter[str] = Counter()
+        for pid in ours:
+            one = found[pid]
+            if not one.kind:
+                continue
+            above = found.get(one.parent)
+            task = one.kind == "worker party" and above is not None and above.kind == one.kind
+            # a worker's tasks are too short to be seen, but it waits for them; Flower's own processes are seen
+            waited = one.waited if one.kind.startswith("worker") else 0.0
+            self.spent[(one.kind, pid)] = 0.0 if task else one.cpu + waited
+            name = f"{one.kind}, a task" if above is not None and above.kind == one.kind else one.kind
+            self.largest[name] = max(self.largest[name], one.resident)
+            total[one.kind] += one.resident
+        for kind, size in total.items():
+            self.total[kind] = max(self.total[kind], size)
 
-    def is_worker(self, pid: str) -> bool:
-        return "launch worker" in Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
+    def below(self, pid: int, found: dict[int, Process]) -> bool:
+        while pid in found:
+            if pid in self.roots:
+                return True
+            pid = found[pid].parent
+        return False
 
     def by_kind(self) -> Counter[str]:
         found: Counter[str] = Counter()
         for (kind, _), cpu in self.spent.items():
             found[kind] += cpu
+        return found
+
+    def memory(self) -> dict[str, int]:
+        """The largest resident memory of one process by kind since the last call."""
+        found, self.largest = dict(self.largest), Counter()
         return found
 
 
@@ -79,74 +130,148 @@ def rounds_of(out: Path) -> list[float]:
     return [json.loads(line)["seconds"] for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def measure(meter: Meter, out: Path, rounds: int, proxy: Proxy, running: subprocess.Popen[bytes]) -> None:
+def measure(meter: Meter, out: Path, rounds: int, proxy: Proxy | None, running: subprocess.Popen[bytes]) -> None:
     """Prints what a round costs."""
-    first = None
-    deadline = time.monotonic() + 1800
-    while len(rounds_of(out)) < rounds - 1:
+    first, seen, memory = None, 0, []
+    pause = 0.5 if len(meter.roots) < 20 else 2.0
+    while running.poll() is None and seen < rounds - 1:
         meter.sample()
-        if first is None and len(rounds_of(out)) >= 2:
-            first = (meter.by_kind(), proxy.up, proxy.down)
-        assert running.poll() is None, "the run ended early"
-        assert time.monotonic() < deadline
-        time.sleep(0.5)
+        done = len(rounds_of(out))
+        if done > seen:
+            seen = done
+            memory.append(meter.memory())
+        if first is None and seen >= 2:
+            first = (meter.by_kind(), proxy.up if proxy else 0, proxy.down if proxy else 0, busy(), time.monotonic())
+        time.sleep(pause)
     meter.sample()
-    assert first is not None
+    if first is None or seen < rounds - 1:
+        while running.poll() is None:
+            meter.sample()
+            time.sleep(pause)
+        return
     counted = rounds - 3
-    seconds = rounds_of(out)[2 : rounds - 1]
+    took = time.monotonic() - first[4]
     spent = {kind: (cpu - first[0][kind]) / counted for kind, cpu in meter.by_kind().items()}
-    print(f"seconds per round: {', '.join(f'{one:.1f}' for one in seconds)}")
+    print(f"seconds per round: {', '.join(f'{one:.1f}' for one in rounds_of(out)[2 : rounds - 1])}")
     print(f"CPU seconds per round: {sum(spent.values()):.1f}")
     for kind, cpu in sorted(spent.items(), key=lambda pair: -pair[1]):
-        print(f"  {kind:18} {cpu:6.2f}   at most {meter.memory[kind]:,} MB each")
-    up, down = proxy.up - first[1], proxy.down - first[2]
-    print(
-        f"bytes per round and party: {up / counted / meter.parties:,.0f} up, {down / counted / meter.parties:,.0f} down"
-    )  # type: ignore[attr-defined]
-    print(f"load average: {os.getloadavg()[0]:.1f}")
+        print(f"  {kind:18} {cpu:6.2f}   together at most {meter.total[kind]:,} MB")
+    others = (busy() - first[3]) / took - counted * sum(spent.values()) / took
+    print(f"others: {others:.2f} of {os.cpu_count()} cores")
+    print("largest process in MB, by round:")
+    for kind in sorted({kind for one in memory for kind in one}):
+        print(f"  {kind:24} {', '.join(str(one.get(kind, '-')) for one in memory)}")
+    if proxy is not None:
+        share = counted * (len(meter.roots) - 1)
+        up, down = (proxy.up - first[1]) / share, (proxy.down - first[2]) / share
+        print(f"bytes per round and party: {up:,.0f} up, {down:,.0f} down")
 
 
-def settings(rounds: int, more: list[str]) -> configs.Config:
-    return flower_kit.for_parties(configs.load(str(CLINICS / "fedalign.toml"), [f"rounds={rounds}", *more]))
+def table(path: Path, number: int, columns: int = 100, rows: int = 60) -> Path:
+    """A party's table of random numbers with two of four faults."""
+    draw = random.Random(number)
+    names = [f"fault {(number + step) % 4}" for step in range(2)]
+    lines = [",".join([*(f"x{i}" for i in range(columns)), "fault"])]
+    for row in range(rows):
+        lines.append(",".join([*(f"{draw.gauss(0, 1):.3f}" for _ in range(columns)), names[row % 2]]))
+    path.write_text("\n".join(lines) + "\n")
+    return path
 
 
-def ours(folder: Path, rounds: int, names: list[str], more: list[str]) -> None:
+LARGE = """name = "large"
+[dataset]
+name = "files"
+path = "."
+features = "all"
+labels = "fault"
+task = "single"
+[encoder]
+name = "mlp"
+dim = 1000
+hidden = {hidden}
+[training]
+epochs = 1
+batch_size = 32
+"""
+
+
+def of_size(path: Path, megabytes: int, columns: int = 100) -> Path:
+    """Writes the configuration of a run of two layers with so many MB of weights."""
+    path.write_text(LARGE.format(hidden=megabytes * 1_000_000 // 4 // (1000 + columns + 1)))
+    return path
+
+
+@contextlib.contextmanager
+def joined(folder: Path, config: configs.Config, files: dict[str, Path], proxied: bool) -> Iterator[Proxy | None]:
+    """Makes the folders of a server and its parties, all admitted."""
     port = free_port()
-    invitation = ServerKit.create(folder / "kit", settings(rounds, more), names, "127.0.0.1", port)
-    proxy = Proxy(port)
-    for number, name in enumerate(names):
-        data = CLINICS / FILES[number % 3]
+    invitation = ServerKit.create(folder / "kit", config, list(files), "127.0.0.1", port)
+    proxy = Proxy(port) if proxied else None
+    for name, data in files.items():
         digest = consent_for(data, config_of(invitation), name).digest
         own = PartyFolder.create(folder / name, invitation, name, data, digest)
         ServerKit.read(folder / "kit").admit(name, own.key)
-        path = folder / name / "party.json"
-        path.write_text(json.dumps({**json.loads(path.read_text()), "address": f"127.0.0.1:{proxy.port}"}))
-    with commands(folder) as run:
+        if proxy is not None:
+            path = folder / name / "party.json"
+            path.write_text(json.dumps({**json.loads(path.read_text()), "address": f"127.0.0.1:{proxy.port}"}))
+    yield proxy
+
+
+def ours(folder: Path, config: configs.Config, files: dict[str, Path]) -> None:
+    with joined(folder, config, files, len(files) <= 3) as proxy, commands(folder) as run:
+        began = time.monotonic()
         server = run.start("server", "server", "kit")
-        for name in names:
+        for name in files:
             run.start(name, "party", name)
-        meter = Meter([process.pid for process in run.running.values()], len(names))
-        measure(meter, folder / "kit" / "run", rounds, proxy, server)
-        server.wait(600)
+        meter = Meter({process.pid for process in run.running.values()})
+        while "the run begins" not in run.said("server"):
+            assert server.poll() is None, run.said("server")
+            time.sleep(0.1)
+        ready, used = time.monotonic(), busy()
+        meter.sample()
+        before = sum(meter.by_kind().values())
+        measure(meter, folder / "kit" / "run", config.rounds, proxy, server)
+        assert server.wait(900) == 0, run.said("server")
+        done, all_used = time.monotonic(), busy() - used
+        meter.sample()
+        own = sum(meter.by_kind().values()) - before
+        print(
+            f"until all parties are connected: {ready - began:.1f} s; the run: {done - ready:.1f} s, {own:.1f} s of CPU"
+        )
+        print(f"others: {(all_used - own) / (done - ready):.2f} of {os.cpu_count()} cores")
+        print(sent(run, list(files)))
         print("\n".join(run.said("server").splitlines()[-4:]))
 
 
-def stock(folder: Path, rounds: int, names: list[str], more: list[str]) -> None:
+def sent(run: Commands, names: list[str]) -> str:
+    """Messages and bytes of arrays that the parties sent."""
+    found = []
+    for name in names:
+        path = run.folder / name / "memory" / name / "receipt.jsonl"
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        out = [line["content"] for line in lines if line["direction"] == "out"]
+        entries = [entry for content in out for record in content.values() for entry in record.values()]
+        size = sum(entry["bytes"] for entry in entries if isinstance(entry, dict) and "bytes" in entry)
+        found.append((len(out), size))
+    counts, sizes = sorted({count for count, _ in found}), [size for _, size in found]
+    return f"messages of each party: {counts}, bytes of arrays in them: {min(sizes):,} to {max(sizes):,}"
+
+
+def stock(folder: Path, config: configs.Config, files: dict[str, Path]) -> None:
     with network(folder / "net", secure=True) as net:
         proxy = Proxy(net.port)
         real = net.port
-        for name in names:
+        for name in files:
             net.register(name)
         net.port = proxy.port  # for the SuperNodes
-        for number, name in enumerate(names):
-            node = f'data="{CLINICS / FILES[number % 3]}" party="{name}" memory="{folder / "memory"}"'
-            net.supernode(name, node)
+        for name, data in files.items():
+            net.supernode(name, f'data="{data}" party="{name}" memory="{folder / "memory"}"')
         net.port = real
-        options = {"parties": len(names), "wait": 300, "timeout": 600, "resume": False, "evaluate_every": 5}
-        flower_kit.write_app(net.folder / "app", settings(rounds, more), out="run", **options)
+        options = {"parties": len(files), "wait": 300, "timeout": 600, "resume": False, "evaluate_every": 5}
+        flower_kit.write_app(net.folder / "app", config, out="run", **options)
         run = net.start("run", "flwr", "run", "app", "parties", "--stream")
-        meter = Meter([process.pid for process in net.processes.values()], len(names))
-        measure(meter, net.folder / "run", rounds, proxy, run)
+        meter = Meter({process.pid for process in net.processes.values()})
+        measure(meter, net.folder / "run", config.rounds, proxy, run)
 
 
 def main() -> None:
@@ -154,12 +279,24 @@ def main() -> None:
     parser.add_argument("--stock", action="store_true")
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--parties", type=int, default=3)
+    parser.add_argument("--megabytes", type=int, default=0)
     parser.add_argument("--set", dest="settings", action="append", default=[], metavar="A.B=C")
+    parser.add_argument("--keep", type=Path, help="a new folder for everything that is written")
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     names = [f"party{number + 1:02d}" for number in range(given.parties)]
-    with tempfile.TemporaryDirectory() as folder:
-        (stock if given.stock else ours)(Path(folder), given.rounds, names, given.settings)
+    with contextlib.ExitStack() as stack:
+        folder = given.keep or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        folder.mkdir(exist_ok=True)
+        more = [f"rounds={given.rounds}", f"clients_per_round={given.parties}", *given.settings]
+        if given.megabytes:
+            source = of_size(folder / "large.toml", given.megabytes)
+            files = {name: table(folder / f"{name}.csv", number) for number, name in enumerate(names)}
+        else:
+            source = CLINICS / "fedalign.toml"
+            files = {name: CLINICS / FILES[number % 3] for number, name in enumerate(names)}
+        config = flower_kit.for_parties(configs.load(str(source), more))
+        (stock if given.stock else ours)(folder, config, files)
 
 
 if __name__ == "__main__":

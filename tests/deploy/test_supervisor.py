@@ -200,3 +200,11 @@ def test_a_renewed_certificate_is_accepted_by_parties_that_joined_before(tmp_pat
     (folder / "ca.key").unlink()
     with pytest.raises(UserError, match="the certificates are your organisation's"):
         kit.renew(90)
+
+
+@pytest.mark.parametrize("module", ["fedalign.deploy.party", "fedalign.deploy.server", "fedalign.cli.party"])
+def test_a_supervisor_does_not_hold_torch(module: str) -> None:
+    """It runs for days beside the processes that need torch; what leaves is computed in a process of its own."""
+    script = f"import sys, {module}; print([name for name in ('torch', 'flwr', 'pandas') if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -12,6 +12,7 @@ import pytest
 from fedalign.config import Config
 from fedalign.engines import flower
 from fedalign.engines.local import Local
+from fedalign.flower.installed import QUIET
 from fedalign.learning.rounds import rounds
 from fedalign.runs import experiment
 from helpers.federations import for_method, outcome, plan, play, same, tiny
@@ -30,7 +31,7 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def grid(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Grid]:
     """One simulation for all tests here: it takes long to start."""
-    os.environ.update(flower.QUIET, FLWR_HOME=str(tmp_path_factory.mktemp("flwr")))
+    os.environ.update(QUIET, FLWR_HOME=str(tmp_path_factory.mktemp("flwr")))
     before = os.environ.get("PYTHONPATH")
     with flower.simulation(nodes=4, cpus=1) as found:
         yield found

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fedalign.engines.flower import QUIET
 from fedalign.flower import kit
+from fedalign.flower.installed import QUIET
 
 BIN = Path(sys.executable).parent
 

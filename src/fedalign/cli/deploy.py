@@ -36,8 +36,8 @@ def init(
     """Write the server's folder: configuration, trial certificates, an invitation for the parties, the commands."""
     from fedalign import config as configs
     from fedalign.deploy.kit import ServerKit
-    from fedalign.engines.flower import require_flower
     from fedalign.errors import UserError
+    from fedalign.flower.installed import require_flower
     from fedalign.flower.kit import for_parties
 
     require_flower()
@@ -71,9 +71,9 @@ def check(
     ] = "",
 ) -> None:
     """Check before a run: versions, the port on the server, or address and certificate on a party's machine."""
-    from fedalign.engines.flower import require_flower
     from fedalign.errors import UserError
     from fedalign.flower import preflight
+    from fedalign.flower.installed import require_flower
 
     if bool(server) == bool(listen):
         raise UserError("give --server HOST:PORT on a party's machine, or --listen HOST:PORT on the server's")

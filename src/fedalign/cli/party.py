@@ -17,7 +17,7 @@ from fedalign.errors import UserError
 from fedalign.runs.display import output, screen, suggest, typed
 
 if TYPE_CHECKING:
-    from fedalign.deploy.consent import Consent
+    from fedalign.deploy.approval import Leaving
     from fedalign.deploy.party import PartyFolder
 
 ORDER = 12
@@ -50,10 +50,10 @@ def join(
     page: Where = "127.0.0.1:0",
 ) -> None:
     """Join a run: show what will leave, make this party's private key here, print its public key."""
-    from fedalign.deploy.consent import consent_for
+    from fedalign.deploy.approval import leaving
     from fedalign.deploy.invitation import read_invitation
-    from fedalign.deploy.party import PartyFolder, config_of
-    from fedalign.engines.flower import require_flower
+    from fedalign.deploy.party import PartyFolder
+    from fedalign.flower.installed import require_flower
     from fedalign.system.files import stem
 
     require_flower()
@@ -69,9 +69,9 @@ def join(
     if not data.exists():
         raise UserError(f"there is no file {data}; check the path")
     with screen.status("reading"):
-        consent = consent_for(data, config_of(found), own)
-    if consent.leaving.refused:
-        raise UserError(consent.leaving.refused)
+        consent = leaving(data, found.config, own)
+    if consent.refused:
+        raise UserError(consent.refused)
     output.print(f"invitation of {escape(found.address)}, fingerprint {found.fingerprint}", soft_wrap=True)
     agree(consent, approve)
     made = PartyFolder.create(place, found, own, data, consent.digest)
@@ -81,15 +81,15 @@ def join(
     output.print(f"  {escape(typed('fedalign server admit KIT', own, made.key))}", soft_wrap=True)
     sys.stdout.flush()
     if start:
-        run(made, log_format, page)
+        run(made, log_format, page, consent)
     else:
         suggest("fedalign party", place)
 
 
-def agree(consent: Consent, approve: str) -> None:
+def agree(consent: Leaving, approve: str) -> None:
     """Shows what will leave, and refuses to go further without approval."""
     output.print(f"[bold]What leaves {escape(consent.party)}[/]  (digest {consent.digest})", soft_wrap=True)
-    for line in consent.lines():
+    for line in consent.lines:
         output.print(f"  {escape(line)}", soft_wrap=True)
     if approve and approve != consent.digest:
         raise UserError(
@@ -111,23 +111,24 @@ def agree(consent: Consent, approve: str) -> None:
 def start(folder: Folder, approve: Approve = "", log_format: Lines = Format.TEXT, page: Where = "127.0.0.1:0") -> None:
     """Connect to the server and take part until stopped; connects again when the server was away."""
     from fedalign.deploy.party import PartyFolder
-    from fedalign.engines.flower import require_flower
+    from fedalign.flower.installed import require_flower
 
     require_flower()
     own = PartyFolder.read(folder)
+    found = own.leaving()
     if approve:
-        agree(own.consent(), approve)
+        agree(found, approve)
         own = replace(own, approved=approve)
         own.write()
-    run(own, log_format, page)
+    run(own, log_format, page, found)
 
 
-def run(own: PartyFolder, log_format: Format, page: str) -> None:
+def run(own: PartyFolder, log_format: Format, page: str, found: Leaving) -> None:
     from fedalign.deploy.logs import Log
     from fedalign.deploy.party import take_part
 
     (own.folder / "logs").mkdir(mode=0o700, exist_ok=True)
-    take_part(own, Log(own.folder / "logs" / "party.log", log_format), page)
+    take_part(own, Log(own.folder / "logs" / "party.log", log_format), page, found)
 
 
 @group.command()
@@ -136,10 +137,10 @@ def show(folder: Folder) -> None:
     from fedalign.deploy.party import PartyFolder
 
     own = PartyFolder.read(folder)
-    consent = own.consent()
-    answer({"approved": own.approved, "digest": consent.digest, **consent.table()})
+    consent = own.leaving()
+    answer({"approved": own.approved, "digest": consent.digest, **consent.table})
     output.print(f"[bold]What leaves {escape(own.name)}[/]  (digest {consent.digest})", soft_wrap=True)
-    for line in consent.lines():
+    for line in consent.lines:
         output.print(f"  {escape(line)}", soft_wrap=True)
     state = "approved" if own.approved == consent.digest else "not approved"
     output.print(f"{state}; public key {own.key}", soft_wrap=True)

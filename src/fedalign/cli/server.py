@@ -44,7 +44,7 @@ def start(
     from fedalign.deploy.kit import ServerKit
     from fedalign.deploy.logs import Log
     from fedalign.deploy.server import serve
-    from fedalign.engines.flower import require_flower
+    from fedalign.flower.installed import require_flower
 
     require_flower()
     found = ServerKit.read(kit)

@@ -151,18 +151,18 @@ def supernode() -> None:
     from flwr.supernode import start_client_internal as loop
     from flwr.supernode.cli.flower_supernode import flower_supernode
     from flwr.supernode.fleet_http_client import FleetHttpClient
+    from flwr.supernode.nodestate.in_memory_nodestate import InMemoryNodeState
 
     loop.time = SimpleNamespace(sleep=sleep, monotonic=time.monotonic, time=time.time)
-    pull, bell = loop._pull_and_store_message, os.open(os.environ[BELL_FILE], os.O_RDWR | os.O_NONBLOCK)
+    create, bell = InMemoryNodeState.create_task, os.open(os.environ[BELL_FILE], os.O_RDWR | os.O_NONBLOCK)
 
     def announced(*words: Any, **options: Any) -> Any:
-        found = pull(*words, **options)
-        if found is not None:
-            with contextlib.suppress(BlockingIOError):
-                os.write(bell, b".")
+        found = create(*words, **options)
+        with contextlib.suppress(BlockingIOError):
+            os.write(bell, b".")
         return found
 
-    loop._pull_and_store_message = announced
+    InMemoryNodeState.create_task = announced  # the worker forks while the message is still received
     pull_quickly()
     activate = FleetHttpClient.ActivateNode
 
@@ -190,7 +190,13 @@ def worker() -> None:
     run(sys.argv[1:])
 
 
-KINDS = {"superlink": superlink, "supernode": supernode, "worker": worker}
+def consent() -> None:
+    from fedalign.deploy.approval import answer
+
+    answer()
+
+
+KINDS = {"superlink": superlink, "supernode": supernode, "worker": worker, "consent": consent}
 
 
 def main() -> None:

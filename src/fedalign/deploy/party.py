@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import secrets
 import time
 from dataclasses import dataclass, field
@@ -13,13 +12,21 @@ from typing import Any
 
 from fedalign import config as configs
 from fedalign.config import Config
-from fedalign.deploy.consent import Consent, consent_for
+from fedalign.deploy.approval import Leaving, leaving
 from fedalign.deploy.invitation import Invitation
 from fedalign.deploy.keys import make_key
 from fedalign.deploy.launch import BELL_FILE, STATE_FILE
 from fedalign.deploy.logs import Log, from_flower
 from fedalign.deploy.page import Page
-from fedalign.deploy.supervisor import Child, StoppedError, environment, free_port, notify, stopped_by_signals
+from fedalign.deploy.supervisor import (
+    Child,
+    StoppedError,
+    environment,
+    free_port,
+    new_bell,
+    notify,
+    stopped_by_signals,
+)
 from fedalign.deploy.tables import read_table
 from fedalign.deploy.watching import Receipts
 from fedalign.errors import UserError
@@ -77,14 +84,10 @@ class PartyFolder:
         missing, damaged = "join a run first with fedalign party join", "join again in another folder"
         return read_table(folder / NAME, FORMAT, made, missing, damaged)
 
-    @property
-    def config(self) -> Config:
-        return configs.load(str(self.folder / "config.toml"))
-
-    def consent(self) -> Consent:
+    def leaving(self) -> Leaving:
         if not self.data.exists():
             raise UserError(f"there is no file {self.data}; put it back, or join again with another file")
-        return consent_for(self.data, self.config, self.name)
+        return leaving(self.data, (self.folder / "config.toml").read_text(encoding="utf-8"), self.name)
 
 
 def config_of(invitation: Invitation) -> Config:
@@ -113,8 +116,7 @@ class PartySide:
         self.state, bell, secret = folder / "state/node.json", folder / "state/bell", folder / "state/secret"
         self.state.unlink(missing_ok=True)
         write_atomically(secret, secrets.token_hex(32), PRIVATE)
-        bell.unlink(missing_ok=True)
-        os.mkfifo(bell, 0o600)
+        new_bell(bell)
         env = {**environment(folder / "flower-home"), STATE_FILE: str(self.state), BELL_FILE: str(bell)}
         own = {"data": str(self.own.data), "party": self.own.name, "config": str(folder / "config.toml")}
         own |= {"memory": str(folder / "memory")}
@@ -216,15 +218,15 @@ class PartySide:
         self.node.stop()
 
 
-def take_part(own: PartyFolder, log: Log, page: str = "") -> None:
-    """Runs the party's side until it is stopped."""
-    found = own.consent()
+def take_part(own: PartyFolder, log: Log, page: str = "", found: Leaving | None = None) -> None:
+    """Runs the party's side until it is stopped. `found` is what would leave, if that is known already."""
+    found = found or own.leaving()
     if found.digest != own.approved:
         raise UserError(
             f"what would leave this party is {found.digest}, and {own.approved or 'nothing'} was approved; read it "
             f"with fedalign party show {own.folder} and start with --approve {found.digest}"
         )
-    side = PartySide(own, log, leaves=found.lines())
+    side = PartySide(own, log, leaves=found.lines)
     shown = Page(page, side.shown, own.folder / "state" / "page") if page else None
     try:
         with stopped_by_signals():

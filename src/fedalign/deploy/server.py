@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 
+from fedalign.deploy import supervisor
 from fedalign.deploy.control import Control, NodeState
 from fedalign.deploy.keys import public_key
 from fedalign.deploy.kit import ServerKit
@@ -17,14 +18,14 @@ from fedalign.deploy.launch import SECRET_FILE
 from fedalign.deploy.logs import Log, from_flower
 from fedalign.deploy.page import Page
 from fedalign.deploy.supervisor import Child, StoppedError, environment, notify, stopped_by_signals, wait_for
-from fedalign.deploy.watching import Receipts, Rounds
+from fedalign.deploy.watching import Receipts, Rounds, parties_of
 from fedalign.errors import UserError
 from fedalign.flower import preflight
-from fedalign.flower.roster import StoredRoster
 
 READY = 60.0  # seconds for a process to be ready
 TICK = 0.2  # seconds between two looks at the processes
 LOOK = (1.0, 5.0)  # seconds between two lists of nodes, before and during a run
+ASK = 2.0  # seconds between two questions whether the run has ended, unless its result is there
 ATTEMPTS = 5  # times that a run which ended without a result is resumed
 ENDED = "finished"  # Flower's status of a run
 
@@ -46,6 +47,7 @@ class ServerSide:
     mistake: str = ""  # what the app said before it gave up
     waiting: str = ""
     looked: float = 0.0
+    asked: float = 0.0
 
     def __post_init__(self) -> None:
         kit = self.kit
@@ -63,7 +65,8 @@ class ServerSide:
         ]
         # the trial certificate names 127.0.0.1 too
         self.near = kit.address if not self.listen else f"127.0.0.1:{port}"
-        work = ["server", "--address", self.near, "--secret-file", secret]
+        self.bell = supervisor.new_bell(kit.folder.resolve() / "secrets" / "bell")
+        work = ["server", "--address", self.near, "--secret-file", secret, "--bell", str(self.bell)]
         work += ["--root-certificates", str(certificates / "ca.crt")]
         self.link = Child("SuperLink", "superlink", link, kit.folder, logs / "superlink.log", env)
         self.worker = Child("worker", "worker", work, kit.folder, logs / "worker.log", env)
@@ -153,7 +156,7 @@ class ServerSide:
         """Returns the parties without which the run cannot start or resume."""
         names = set(self.kit.parties)
         if (self.out / "parties.json").is_file():
-            names = set(StoredRoster.read(self.out).parties)
+            names = set(parties_of(self.out))
         return names - set(self.kit.dropped())
 
     def shown(self) -> dict[str, Any]:
@@ -196,6 +199,7 @@ class ServerSide:
             reason = " ".join(error.response.text.split())[:200]
             raise UserError(f"the SuperLink refused the run ({reason}); make a new kit with this version") from error
         self.attempts += 1
+        supervisor.ring(self.bell)
         self.control.follow(self.run, self.heard)
         self.log("the run resumes" if resume else "the run begins")
 
@@ -213,13 +217,15 @@ class ServerSide:
 
     def finished(self) -> bool:
         """Whether the run has its result. One that was killed is resumed; one with a mistake in it stops the server."""
-        if self.run is None:
+        there = (self.out / "result.json").is_file()
+        if self.run is None or (not there and time.monotonic() - self.asked < ASK):
             return False
         assert self.control is not None
+        self.asked = time.monotonic()
         status, _, details = self.control.run_state(self.run)
         if status != ENDED:
             return False
-        if (self.out / "result.json").is_file():
+        if there:
             time.sleep(0.5)  # the last lines of its log
             return True
         if self.rounds.advanced():

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from fedalign.deploy.launch import SUPERVISOR
-from fedalign.engines.flower import QUIET
 from fedalign.errors import UserError
+from fedalign.flower.installed import QUIET
 
 FIRST, LONGEST = 1.0, 30.0  # seconds before a restart; doubled each time
 STEADY = 60.0  # seconds after which a process counts as running well
@@ -125,6 +125,20 @@ def notify(text: str) -> None:
     if place:
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as found:
             found.sendto(text.encode(), "\0" + place[1:] if place.startswith("@") else place)
+
+
+def new_bell(path: Path) -> Path:
+    """Makes a pipe on which tasks are announced to a worker."""
+    path.unlink(missing_ok=True)
+    os.mkfifo(path, 0o600)
+    return path
+
+
+def ring(bell: Path) -> None:
+    with contextlib.suppress(OSError):  # nobody listens, or it is full of announcements
+        stream = os.open(bell, os.O_RDWR | os.O_NONBLOCK)
+        os.write(stream, b".")
+        os.close(stream)
 
 
 def end_session(leader: int, number: signal.Signals) -> None:

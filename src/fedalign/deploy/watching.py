@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fedalign.errors import UserError
+
 SHOWN = 20  # receipts
 
 
@@ -97,3 +99,12 @@ class Rounds:
         """Whether a round has ended since this was asked last."""
         before, self.known = self.known, len(self.read())
         return self.known > before
+
+
+def parties_of(folder: Path) -> list[str]:
+    """Returns the names of a run's parties, in their order."""
+    path = folder / "parties.json"
+    try:
+        return [str(name) for name in json.loads(path.read_text(encoding="utf-8"))["parties"]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path} is damaged; restore it from a copy, or start a new run") from error

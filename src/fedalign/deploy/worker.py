@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import os
 import select
 import sys
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from flwr.supercore.runtime import RuntimeHttpClient
 
 ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
-IDLE = 1.0  # seconds between two questions for tasks, unless the SuperNode announces one
+IDLE = 3.0  # seconds between two questions for tasks; one that is there is announced on the bell
 AT_ONCE = 4  # tasks
 PATIENCE = 20.0  # seconds until a message must be there whose task was handed out
 
@@ -33,7 +34,7 @@ def run(words: list[str]) -> None:
     parser.add_argument("side", choices=("party", "server"))
     parser.add_argument("--address", required=True)
     parser.add_argument("--secret-file", type=Path, required=True)
-    parser.add_argument("--bell", type=Path)  # a pipe on which the SuperNode announces messages
+    parser.add_argument("--bell", type=Path, required=True)  # a pipe on which tasks are announced
     parser.add_argument("--root-certificates", type=Path)
     work(parser.parse_args(words))
 
@@ -47,7 +48,7 @@ def work(given: argparse.Namespace) -> None:
     kind = TaskType.CLIENT_APP if given.side == "party" else TaskType.SERVER_APP
     certificates = given.root_certificates.read_bytes() if given.root_certificates else None
     secret = given.secret_file.read_bytes()
-    bell = os.open(given.bell, os.O_RDWR | os.O_NONBLOCK) if given.bell else None
+    bell = os.open(given.bell, os.O_RDWR | os.O_NONBLOCK)
     children: set[int] = set()
     client = connect(given.address, certificates, secret)
     while True:
@@ -59,7 +60,7 @@ def work(given: argparse.Namespace) -> None:
         if found is not None and found.HasField("task") and found.token:
             children.add(forked(given, found.token, certificates))
         else:
-            wait(bell, IDLE if not children else 0.2)
+            wait(bell, IDLE)
 
 
 def preload() -> None:
@@ -74,6 +75,10 @@ def preload() -> None:
     import fedalign.flower.party
     import fedalign.flower.party_rows
     import fedalign.flower.server  # noqa: F401
+
+    # a collection in a forked process would visit, and so copy, everything that was imported: 0.3 s for each message
+    gc.collect()
+    gc.freeze()
 
 
 def connect(address: str, certificates: bytes | None, secret: bytes) -> RuntimeHttpClient:
@@ -91,11 +96,8 @@ def connect(address: str, certificates: bytes | None, secret: bytes) -> RuntimeH
     )
 
 
-def wait(bell: int | None, seconds: float) -> None:
+def wait(bell: int, seconds: float) -> None:
     """Waits until a message is announced."""
-    if bell is None:
-        time.sleep(min(seconds, 0.2))
-        return
     ready, _, _ = select.select([bell], [], [], seconds)
     if ready:
         with contextlib.suppress(BlockingIOError):

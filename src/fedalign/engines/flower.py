@@ -24,6 +24,7 @@ from fedalign import config as configs
 from fedalign.engines import local
 from fedalign.errors import UserError
 from fedalign.flower import messages
+from fedalign.flower.installed import QUIET, require_flower
 from fedalign.learning.client_state import ClientStates
 from fedalign.learning.local_training import ModelPair, train_client
 from fedalign.learning.rounds import Plan, Reply
@@ -34,14 +35,6 @@ if TYPE_CHECKING:
     from flwr.app import Context, Message, RecordDict
     from flwr.clientapp import ClientApp
     from flwr.serverapp import Grid
-
-# Flower and Ray send telemetry unless these are set; the fourth keeps a server from installing an app's dependencies
-QUIET = {
-    "FLWR_TELEMETRY_ENABLED": "0",
-    "FLWR_DISABLE_UPDATE_CHECK": "1",
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-}
 
 
 @dataclass(frozen=True)
@@ -61,19 +54,6 @@ class Flower:
             here = stack.enter_context(local.Local(memory_mb=self.memory_mb).open(plan, states))
             grid = stack.enter_context(simulation(len(plan.federation.parties), self.cpus))
             yield FlowerEngine(plan, grid, here, self.timeout)
-
-
-def require_flower() -> None:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        found = version("flwr")
-    except PackageNotFoundError as error:
-        raise UserError("the flower engine needs Flower; install it with: pip install 'fedalign[flower]'") from error
-    if not found.startswith("1.41."):
-        raise UserError(
-            f"the flower engine was made for flwr 1.41, not {found}; pip install 'flwr[simulation]==1.41.*'"
-        )
 
 
 @contextmanager

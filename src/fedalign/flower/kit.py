@@ -12,9 +12,6 @@ import tomli_w
 
 from fedalign.config import Config, to_toml
 from fedalign.errors import UserError
-from fedalign.flower.party import SERVER_ONLY
-from fedalign.flower.party_privacy import check_deployable, check_report
-from fedalign.labels.names import allowed
 from fedalign.registry import Choice
 from fedalign.system.files import PRIVATE, write_atomically
 
@@ -22,6 +19,7 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey, EllipticCurvePublicKey
     from cryptography.x509 import Certificate, GeneralName
 
+SERVER_ONLY = ("path", "parties", "client", "test_file", "aliases")  # of the data set's options
 AUTHORITY = "fedalign trial authority"
 AUTHORITY_DAYS = 365  # so that a server's certificate can be renewed without a new invitation
 APP = '''"""The ServerApp and the ClientApp of the run, for Flower."""
@@ -48,6 +46,8 @@ def for_parties(config: Config) -> Config:
 
 def write_app(folder: Path, config: Config, **settings: str | int | float | bool) -> Path:
     """Writes the app folder for `flwr run`: two small files that include the run's configuration."""
+    from fedalign.flower.party_privacy import check_deployable, check_report
+
     if config.labels.adapter:
         raise UserError("labels.adapter is for runs on one machine so far; remove it to deploy")
     check_deployable(config)
@@ -182,6 +182,8 @@ def write_kit(folder: Path, config: Config, parties: Sequence[str], host: str, p
     """Writes everything for a first run, with instructions for several machines."""
     if folder.exists() and any(folder.iterdir()):
         raise UserError(f"{folder} exists already and is not empty; give another folder")
+    from fedalign.labels.names import allowed
+
     for party in parties:
         if not allowed(party).replace("-", "").replace("_", "").isalnum():
             raise UserError(f"party name {party!a} is used as a file name here; use letters, digits, - and _")

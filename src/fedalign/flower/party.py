@@ -19,6 +19,7 @@ from fedalign.data import cache
 from fedalign.data.cache import Prepared
 from fedalign.errors import UserError
 from fedalign.flower import messages
+from fedalign.flower.kit import SERVER_ONLY
 from fedalign.flower.party_privacy import (
     Answers,
     check_deployable,
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
 
     from fedalign.flower.party_rows import Rows
 
-SERVER_ONLY = ("path", "parties", "client", "test_file", "aliases")  # of the data set's options
 AT_ONCE = 2  # thresholds per class of a method that decides by its own: the method's, and 0.5
 # what decides what is read and what leaves
 BINDING = ("algorithm", "dataset", "encoder", "training", "thresholds", "rounds", "privacy")

@@ -6,7 +6,8 @@ from typing import Protocol
 
 from fedalign import registry
 from fedalign.errors import UserError
-from fedalign.flower.party import SERVER_ONLY, PartySetup
+from fedalign.flower.kit import SERVER_ONLY
+from fedalign.flower.party import PartySetup
 from fedalign.ingest.agree import examples, offer
 from fedalign.ingest.offer import Agreement, Offer
 from fedalign.ingest.party_files import Files
