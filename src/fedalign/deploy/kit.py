@@ -17,6 +17,7 @@ from fedalign.deploy.invitation import Invitation, new_invitation
 from fedalign.deploy.keys import public_key
 from fedalign.deploy.tables import read_table, stored
 from fedalign.errors import UserError
+from fedalign.flower import preflight
 from fedalign.flower.kit import hosts_of, write_kit, write_server_certificate
 from fedalign.system.files import PRIVATE, write_atomically
 
@@ -149,3 +150,16 @@ class ServerKit:
         from fedalign import config as configs
 
         return configs.load(str(self.folder / "config.toml"))
+
+
+def check_free(kit: ServerKit, out: Path, listen: str) -> None:
+    """Refuses to start where that cannot work."""
+    if (out / "result.json").is_file():
+        raise UserError(f"{out} holds a finished run; read it with fedalign report {out}, or give another --out")
+    if out.exists() and any(out.iterdir()) and not (out / "parties.json").is_file():
+        raise UserError(f"{out} is not a run of this kit; give another --out")
+    if (out / "parties.json").is_file():
+        from fedalign.runs.folder import RunFolder
+
+        RunFolder.existing(out).check_same(kit.config())
+    preflight.can_listen(listen or kit.address)

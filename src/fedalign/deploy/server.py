@@ -13,7 +13,7 @@ import httpx
 from fedalign.deploy import supervisor
 from fedalign.deploy.control import Control, NodeState
 from fedalign.deploy.keys import public_key
-from fedalign.deploy.kit import ServerKit
+from fedalign.deploy.kit import ServerKit, check_free
 from fedalign.deploy.launch import SECRET_FILE
 from fedalign.deploy.logs import Log, from_flower
 from fedalign.deploy.page import Page
@@ -266,19 +266,6 @@ class ServerSide:
         elif missing != self.waiting:
             self.log(f"waiting for {missing}")
         self.waiting = missing
-
-
-def check_free(kit: ServerKit, out: Path, listen: str) -> None:
-    """Refuses to start where that cannot work."""
-    if (out / "result.json").is_file():
-        raise UserError(f"{out} holds a finished run; read it with fedalign report {out}, or give another --out")
-    if out.exists() and any(out.iterdir()) and not (out / "parties.json").is_file():
-        raise UserError(f"{out} is not a run of this kit; give another --out")
-    if (out / "parties.json").is_file():
-        from fedalign.runs.folder import RunFolder
-
-        RunFolder.existing(out).check_same(kit.config())
-    preflight.can_listen(listen or kit.address)
 
 
 def serve(
