@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -368,11 +370,38 @@ def test_calibrated_probabilities_have_the_prior_as_their_mean_and_decide_at_the
     assert torch.equal(probability > found.threshold, centres > cut)
 
 
+@pytest.mark.parametrize(("second", "share"), [(0.3, 0.1), (0.5, 0.3)])
+def test_the_share_with_the_highest_expected_f1_is_the_one_worked_out_by_hand(second: float, share: float) -> None:
+    """10 rows with probability 0.9, 20 with 0.3 or 0.5, 70 with about 0. With 0.3, 15 positives are expected: 10 rows
+    have 2 * 9 / (10 + 15) = 0.72, 30 rows 2 * 15 / (30 + 15) = 0.67. With 0.5 it is 19: 0.62 and 0.78."""
+    counts = torch.zeros(1, choose.BINS, dtype=torch.float64)
+    counts[0, 300], counts[0, 290], counts[0, 100] = 10, 20, 70
+    high, low = choose.centres()[[300, 290]]
+    logits = torch.logit(torch.tensor([0.9, second], dtype=torch.float64))
+    slope = (logits[0] - logits[1]) / (high - low)
+    found = priors.f1_share(counts, slope.view(1), (logits[0] - slope * high).view(1))
+    assert found.item() == pytest.approx(share)
+
+
+def test_where_rows_came_by_chance_the_best_expected_f1_decides_and_elsewhere_the_prior_counts_as_much() -> None:
+    rng = np.random.default_rng(8)
+    held = scored(rng, 0.2, 0.5, 4000)
+    nothing = torch.zeros_like(held)
+    estimated = priors.estimate(held, nothing)
+    shares = {}
+    for by_chance in (1.0, 0.0):
+        as_if = replace(estimated, by_chance=by_chance)
+        shares[by_chance] = priors.predicted_share(held, nothing, as_if).item()
+    assert shares[0.0] == pytest.approx((shares[1.0] * estimated.prior.item()) ** 0.5)
+    assert shares[1.0] > estimated.prior.item()  # these scores overlap
+
+
 def test_classes_without_any_positive_or_unknown_entry_do_not_break_the_estimate() -> None:
     empty = torch.zeros(2, 3, choose.BINS, dtype=torch.float64)
     empty[1, choose.NO, 200] = 5
     found = priors.estimate(empty, empty)
-    cut = priors.thresholds(empty.sum(1), found.prior)
+    share = priors.predicted_share(empty, empty, found)
+    cut = priors.thresholds(empty.sum(1), share)
     calibration = priors.calibrate(empty, empty, found.prior, cut)
-    for value in (found.prior, cut, calibration.slope, calibration.offset, calibration.threshold):
+    for value in (found.prior, share, cut, calibration.slope, calibration.offset, calibration.threshold):
         assert bool(value.isfinite().all())

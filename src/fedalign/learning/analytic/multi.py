@@ -64,7 +64,8 @@ def _decided(server: Server, options: Options) -> Server:
     """The model of the best candidate, with priors, thresholds and calibrated logits."""
     weights, (validation, training) = server.state["best"], server.state["counts"]  # (C, d + 1), (C, 3, BINS)
     estimated = priors.estimate(validation, training)
-    cut = priors.thresholds((validation + training).sum(1), estimated.prior)
+    share = priors.predicted_share(validation, training, estimated)
+    cut = priors.thresholds((validation + training).sum(1), share)
     found = priors.calibrate(validation, training, estimated.prior, cut)
     logits = weights * found.slope[:, None]
     logits[:, -1] += found.offset

@@ -10,8 +10,13 @@ rows came to clients. Four estimates bracket the share of positives among the ot
 - high: the share of other rows that score like positives, divided by the share of positives that do, at the level where
   this bound is lowest (Garg et al., 2021). It assumes that positives look alike everywhere.
 
-Their geometric mean is used. Where owners' rows and other rows have the same scores (Kolmogorov and Smirnov's test over
-all classes), rows came to clients by chance: then a mixture of the owners' positives and negatives is fitted instead.
+Their geometric mean is used, or the middle one if that is larger. Where owners' rows and other rows have the same
+scores (Kolmogorov and Smirnov's test over all classes), rows came to clients by chance: then a mixture of the owners'
+positives and negatives is fitted instead.
+
+A class is then predicted for a share of all rows: the geometric mean of its prior and of the share with the highest
+expected F1, which is larger than the prior where scores separate badly. Where rows came by chance, probabilities can be
+trusted, and the latter alone is used.
 """
 
 from __future__ import annotations
@@ -71,16 +76,35 @@ def estimate(validation: Tensor, training: Tensor) -> Priors:
     middle = overall(shifted_share(unknown, slope, offset, _share(yes, no)))
     high = overall(upper_share(yes, unknown))
     scored = overall((unknown * centres().clamp(0, 1)).sum(1) / unknown.sum(1).clamp(min=1))
-    bracketed = (low * middle * scored * high) ** (1 / 4)
+    bracketed = torch.maximum((low * middle * scored * high) ** (1 / 4), middle)
     by_chance = float((2 - _distance(validation)).clamp(0, 1))
     mixed = overall(mixture_share(yes, no, unknown))
     return Priors(mixed**by_chance * bracketed ** (1 - by_chance), low, middle, scored, high, by_chance)
 
 
-def thresholds(scores: Tensor, prior: Tensor) -> Tensor:
-    """(C,) the score that the share `prior` of all rows exceeds, from histograms (C, BINS), interpolated in its bin."""
-    tail = scores.flip(1).cumsum(1).flip(1)  # (C, BINS) rows in this bin or a higher one
-    wanted = prior * scores.sum(1)
+def predicted_share(validation: Tensor, training: Tensor, estimated: Priors) -> Tensor:
+    """(C,) the share of all rows for which a class is to be predicted."""
+    slope, offset = _fitted(validation, training, estimated.prior)
+    best = f1_share((validation + training).sum(1), slope, offset)
+    trust = (1 + estimated.by_chance) / 2
+    return best**trust * estimated.prior ** (1 - trust)
+
+
+def f1_share(scores: Tensor, slope: Tensor, offset: Tensor) -> Tensor:
+    """(C,) the share of rows with the highest expected F1, from histograms (C, BINS) and logits slope * score + offset.
+
+    With S rows predicted and P positives expected, of which T among the predicted, expected F1 is 2 T / (S + P).
+    """
+    found = scores * torch.sigmoid(slope[:, None] * centres() + offset[:, None])  # (C, BINS) expected positives
+    hits, predicted = _tail(found), _tail(scores)
+    place = (2 * hits / (predicted + found.sum(1, keepdim=True)).clamp(min=1e-12)).argmax(1, keepdim=True)
+    return (predicted.gather(1, place) / scores.sum(1, keepdim=True).clamp(min=1))[:, 0]
+
+
+def thresholds(scores: Tensor, share: Tensor) -> Tensor:
+    """(C,) the score that this share of all rows exceeds, from histograms (C, BINS), interpolated in its bin."""
+    tail = _tail(scores)
+    wanted = share * scores.sum(1)
     place = (tail > wanted[:, None]).sum(1).clamp(1, BINS) - 1  # the last bin with more rows at or above it
     inner = edges()
     bounds = torch.cat([2 * inner[:1] - inner[1:2], inner, 2 * inner[-1:] - inner[-2:-1]])
@@ -92,12 +116,17 @@ def thresholds(scores: Tensor, prior: Tensor) -> Tensor:
 
 def calibrate(validation: Tensor, training: Tensor, prior: Tensor, cut: Tensor) -> Calibration:
     """Logits whose sigmoid is the probability of a class in a row of any client, and the cut as a probability."""
+    slope, offset = _fitted(validation, training, prior)
+    return Calibration(slope, offset, torch.sigmoid(slope * cut + offset))
+
+
+def _fitted(validation: Tensor, training: Tensor, prior: Tensor) -> tuple[Tensor, Tensor]:
+    """Slope and offset (C,) fitted on the owners' rows and shifted to the prior of all rows."""
     few = validation[:, YES].sum(1) < FEWEST
     seen = torch.where(few[:, None, None], validation + training, validation)
     slope, offset = logistic(seen[:, YES], seen[:, NO])
     prior = prior.clamp(1e-6, 1 - 1e-6)
-    offset = offset + torch.logit(prior) - torch.logit(_share(seen[:, YES], seen[:, NO]))
-    return Calibration(slope, offset, torch.sigmoid(slope * cut + offset))
+    return slope, offset + torch.logit(prior) - torch.logit(_share(seen[:, YES], seen[:, NO]))
 
 
 def logistic(yes: Tensor, no: Tensor) -> tuple[Tensor, Tensor]:
@@ -135,8 +164,7 @@ def shifted_share(unknown: Tensor, slope: Tensor, offset: Tensor, share: Tensor)
 def upper_share(yes: Tensor, unknown: Tensor) -> Tensor:
     """(C,) the lowest of the bounds share <= P(unknown above t) / P(yes above t) over levels t."""
     n1, n = yes.sum(1, keepdim=True), unknown.sum(1, keepdim=True)
-    above = yes.flip(1).cumsum(1).flip(1) / n1.clamp(min=1)
-    other = unknown.flip(1).cumsum(1).flip(1) / n.clamp(min=1)
+    above, other = _tail(yes) / n1.clamp(min=1), _tail(unknown) / n.clamp(min=1)
     margin = (torch.log(torch.tensor(4 / CONFIDENCE)) / 2).sqrt() * (n1.clamp(min=1) ** -0.5 + n.clamp(min=1) ** -0.5)
     bound = torch.where(above >= TAIL, (other + margin) / above.clamp(min=TAIL), torch.inf)
     place = bound.argmin(1, keepdim=True)
@@ -173,6 +201,11 @@ def _distance(validation: Tensor) -> Tensor:
     gap = known.cumsum(1) / n.clamp(min=1)[:, None] - unknown.cumsum(1) / m.clamp(min=1)[:, None]
     scaled = gap.abs().amax(1) * (n * m / (n + m).clamp(min=1)).sqrt()
     return scaled[both].median()
+
+
+def _tail(counts: Tensor) -> Tensor:
+    """(C, BINS) the counts in this bin or a higher one."""
+    return counts.flip(1).cumsum(1).flip(1)
 
 
 def _share(yes: Tensor, no: Tensor) -> Tensor:
