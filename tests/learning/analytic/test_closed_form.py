@@ -383,6 +383,31 @@ def test_the_share_with_the_highest_expected_f1_is_the_one_worked_out_by_hand(se
     assert found.item() == pytest.approx(share)
 
 
+def test_rows_came_by_class_where_every_row_may_have_one_of_the_classes_of_its_client() -> None:
+    """The first client has 6 positive entries in 4 rows, the second 1 in 6 rows: 4 of 10 rows."""
+
+    def client(rows: int, positives: int) -> Arrays:
+        y = torch.zeros(rows, 2)
+        y.view(-1)[:positives] = 1
+        return sums([torch.zeros(rows, 3)], y, torch.ones(rows, 2).bool())
+
+    assert priors.came_by_class([client(4, 6), client(6, 1)]) == pytest.approx(0.4)
+
+
+def test_owners_whose_rows_did_not_come_by_class_speak_for_all_clients_and_their_prior_decides() -> None:
+    """Owners have the class in 1 of 5 rows; others have lower scores for another reason, such as another sensor."""
+    rng = np.random.default_rng(9)
+    others = scored(rng, 0.2, 0.0, 8000)[..., 20:]  # the same scores, 20 bins lower
+    held = scored(rng, 0.2, 1.0, 2000) + torch.nn.functional.pad(others, (0, 20))
+    nothing = torch.zeros_like(held)
+    found = priors.estimate(held, nothing, by_class=0.0)
+    assert found.by_chance == 0
+    owners = held[0, choose.YES].sum().item() / 2000
+    assert found.prior.item() == pytest.approx(owners, rel=1e-9)
+    assert priors.predicted_share(held, nothing, found).item() == pytest.approx(owners, rel=1e-9)
+    assert priors.estimate(held, nothing).prior.item() < 0.8 * owners
+
+
 def test_where_rows_came_by_chance_the_best_expected_f1_decides_and_elsewhere_the_prior_counts_as_much() -> None:
     rng = np.random.default_rng(8)
     held = scored(rng, 0.2, 0.5, 4000)

@@ -13,7 +13,17 @@ from torch import Tensor
 from fedalign.learning.analytic import choose, likelihood, priors
 from fedalign.learning.analytic.client import Stage
 from fedalign.learning.analytic.solve import solve_all
-from fedalign.learning.analytic.state import Options, added, ask, double, note_singular, total_sums, with_head
+from fedalign.learning.analytic.state import (
+    Options,
+    added,
+    ask,
+    double,
+    doubted,
+    note_singular,
+    sums_of,
+    total_sums,
+    with_head,
+)
 from fedalign.learning.analytic.state import with_state as keep
 from fedalign.types import Arrays, Server
 
@@ -63,7 +73,8 @@ def after_ranking(server: Server, answers: Sequence[Arrays], options: Options) -
 def _decided(server: Server, options: Options) -> Server:
     """The model of the best candidate, with priors, thresholds and calibrated logits."""
     weights, (validation, training) = server.state["best"], server.state["counts"]  # (C, d + 1), (C, 3, BINS)
-    estimated = priors.estimate(validation, training)
+    held = [sums for m, sums in sums_of(server).items() if m not in doubted(server)]
+    estimated = priors.estimate(validation, training, priors.came_by_class(held))
     share = priors.predicted_share(validation, training, estimated)
     cut = priors.thresholds((validation + training).sum(1), share)
     found = priors.calibrate(validation, training, estimated.prior, cut)

@@ -10,29 +10,36 @@ rows came to clients. Four estimates bracket the share of positives among the ot
 - high: the share of other rows that score like positives, divided by the share of positives that do, at the level where
   this bound is lowest (Garg et al., 2021). It assumes that positives look alike everywhere.
 
-Their geometric mean is used, or the middle one if that is larger. Where owners' rows and other rows have the same
-scores (Kolmogorov and Smirnov's test over all classes), rows came to clients by chance: then a mixture of the owners'
-positives and negatives is fitted instead.
+Their geometric mean is used, or the middle one if that is larger. There are two exceptions:
+
+- Owners' rows and other rows have the same scores (Kolmogorov and Smirnov's test over all classes). Then rows came to
+  clients by chance, and a mixture of the owners' positives and negatives is fitted.
+- Clients have rows with none of their own classes. Then rows did not come to clients because of these classes, and the
+  owners' share of positives is taken for everybody's.
 
 A class is then predicted for a share of all rows: the geometric mean of its prior and of the share with the highest
 expected F1, which is larger than the prior where scores separate badly. Where rows came by chance, probabilities can be
-trusted, and the latter alone is used.
+trusted, and the latter alone is used. Where clients differ in other ways, they cannot, and the prior alone is used.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from fedalign.learning.analytic.choose import BINS, NO, UNKNOWN, YES, centres, edges
+from fedalign.learning.analytic.sums import ALL
+from fedalign.types import Arrays
 
 FEWEST = 5  # validation positives of a class; with fewer, training rows are taken in
 PASSES = 300  # of expectation-maximisation
 COARSE = 20  # bins of the mixture
 TAIL = 0.05  # smallest share of positives that the high estimate may rest on
 CONFIDENCE = 0.1  # of the high estimate's level
+FULL = 0.98  # positive entries per row from which on every row may have one of the client's classes
 
 
 @dataclass(frozen=True)
@@ -45,6 +52,7 @@ class Priors:
     scored: Tensor
     high: Tensor
     by_chance: float  # 1: rows came to clients by chance, 0: they did not
+    by_class: float  # 1: rows came to clients because of the classes that these annotate
 
 
 @dataclass(frozen=True)
@@ -56,8 +64,9 @@ class Calibration:
     threshold: Tensor  # (C,) probability
 
 
-def estimate(validation: Tensor, training: Tensor) -> Priors:
-    """Class priors from histograms (C, 3, BINS) of validation rows and of training rows, summed over clients."""
+def estimate(validation: Tensor, training: Tensor, by_class: float = 1.0) -> Priors:
+    """Class priors from histograms (C, 3, BINS) of validation rows and of training rows, summed over clients, and from
+    the share of rows that may have come to clients because of their classes (`came_by_class`)."""
     both = validation + training
     few = validation[:, YES].sum(1) < FEWEST
     seen = torch.where(few[:, None, None], both, validation)  # training rows score too well, so only if needed
@@ -79,14 +88,23 @@ def estimate(validation: Tensor, training: Tensor) -> Priors:
     bracketed = torch.maximum((low * middle * scored * high) ** (1 / 4), middle)
     by_chance = float((2 - _distance(validation)).clamp(0, 1))
     mixed = overall(mixture_share(yes, no, unknown))
-    return Priors(mixed**by_chance * bracketed ** (1 - by_chance), low, middle, scored, high, by_chance)
+    other = bracketed**by_class * overall(owners) ** (1 - by_class)
+    return Priors(mixed**by_chance * other ** (1 - by_chance), low, middle, scored, high, by_chance, by_class)
+
+
+def came_by_class(clients: Sequence[Arrays]) -> float:
+    """The share of rows at clients whose positive entries are as many as their rows. Where there are fewer, some rows
+    have none of the client's own classes."""
+    positives = torch.stack([sums["class_sums"][:, -1].sum() for sums in clients])
+    rows = torch.stack([sums["grams"][ALL, -1] for sums in clients])  # a constant 1 in each row, squared and summed
+    return float(rows[positives >= FULL * rows].sum() / rows.sum().clamp(min=1))
 
 
 def predicted_share(validation: Tensor, training: Tensor, estimated: Priors) -> Tensor:
     """(C,) the share of all rows for which a class is to be predicted."""
     slope, offset = _fitted(validation, training, estimated.prior)
     best = f1_share((validation + training).sum(1), slope, offset)
-    trust = (1 + estimated.by_chance) / 2
+    trust = estimated.by_chance + (1 - estimated.by_chance) * estimated.by_class / 2
     return best**trust * estimated.prior ** (1 - trust)
 
 
