@@ -7,8 +7,9 @@
     python benchmarks/deployment.py --set algorithm.name=analytic        a few messages instead of rounds
 
 All processes are on loopback. CPU and memory are those of each kind of process between the end of round 2 and the end
-of the last round but one; memory is resident, and what forked processes share is counted in each. With at most three
-parties a TCP proxy in front of the SuperLink counts the bytes. "others" is what everything else on the machine used.
+of the last round but one. Own memory is resident memory without files, such as libraries; what forked processes share
+is counted in each. With at most three parties a TCP proxy in front of the SuperLink counts the bytes. "others" is what
+everything else on the machine used.
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ class Process:
     cpu: float  # seconds
     waited: float  # seconds of children that ended
     resident: int  # MB
+    own: int  # MB of it that are not files, such as libraries
 
 
 def processes() -> dict[int, Process]:
@@ -68,7 +70,9 @@ def processes() -> dict[int, Process]:
             fields = (path / "stat").read_text().rpartition(")")[2].split()
             own, waited = (sum(map(int, fields[at : at + 2])) / TICKS for at in (11, 13))
             resident = int(fields[21]) * os.sysconf("SC_PAGE_SIZE") >> 20
-            found[int(path.name)] = Process(kind, int(fields[1]), own, waited, resident)
+            anonymous = (path / "status").read_text().partition("RssAnon:")[2].split() if kind else []
+            mine = int(anonymous[0]) >> 10 if anonymous else 0
+            found[int(path.name)] = Process(kind, int(fields[1]), own, waited, resident, mine)
     return found
 
 
@@ -80,11 +84,12 @@ def busy() -> float:
 
 @dataclass
 class Meter:
-    """CPU seconds by kind, also of processes that have ended, and the largest resident memory since the last look."""
+    """CPU seconds by kind, also of processes that have ended, and memory."""
 
     roots: set[int]
     spent: dict[tuple[str, int], float] = field(default_factory=dict)
     largest: Counter[str] = field(default_factory=Counter)
+    resident: Counter[str] = field(default_factory=Counter)
     total: Counter[str] = field(default_factory=Counter)
 
     def sample(self) -> None:
@@ -101,8 +106,9 @@ class Meter:
             waited = one.waited if one.kind.startswith("worker") else 0.0
             self.spent[(one.kind, pid)] = 0.0 if task else one.cpu + waited
             name = f"{one.kind}, a task" if above is not None and above.kind == one.kind else one.kind
-            self.largest[name] = max(self.largest[name], one.resident)
-            total[one.kind] += one.resident
+            self.largest[name] = max(self.largest[name], one.own)
+            self.resident[one.kind] = max(self.resident[one.kind], one.resident)
+            total[one.kind] += one.own
         for kind, size in total.items():
             self.total[kind] = max(self.total[kind], size)
 
@@ -120,7 +126,7 @@ class Meter:
         return found
 
     def memory(self) -> dict[str, int]:
-        """The largest resident memory of one process by kind since the last call."""
+        """The largest own memory of one process by kind since the last call."""
         found, self.largest = dict(self.largest), Counter()
         return found
 
@@ -155,10 +161,10 @@ def measure(meter: Meter, out: Path, rounds: int, proxy: Proxy | None, running: 
     print(f"seconds per round: {', '.join(f'{one:.1f}' for one in rounds_of(out)[2 : rounds - 1])}")
     print(f"CPU seconds per round: {sum(spent.values()):.1f}")
     for kind, cpu in sorted(spent.items(), key=lambda pair: -pair[1]):
-        print(f"  {kind:18} {cpu:6.2f}   together at most {meter.total[kind]:,} MB")
+        print(f"  {kind:18} {cpu:6.2f}   at most {meter.resident[kind]:,} MB each, {meter.total[kind]:,} MB own of all")
     others = (busy() - first[3]) / took - counted * sum(spent.values()) / took
     print(f"others: {others:.2f} of {os.cpu_count()} cores")
-    print("largest process in MB, by round:")
+    print("own memory of the largest process in MB, by round:")
     for kind in sorted({kind for one in memory for kind in one}):
         print(f"  {kind:24} {', '.join(str(one.get(kind, '-')) for one in memory)}")
     if proxy is not None:

@@ -12,15 +12,17 @@ pytest.importorskip("flwr", reason="Flower is not installed; pip install 'fedali
 from flwr.app import ConfigRecord, Message, RecordDict
 
 from fedalign.errors import UserError
+from fedalign.flower import messages
 from fedalign.flower.packing import PACKED, is_packed, pack, unpack
+from fedalign.types import Arrays
 from helpers.deployed import FLOWER, Killed, Server, clinics, dying, receipts, settings
 
 pytestmark = FLOWER
 
 
-def test_packed_messages_and_kept_weights_do_not_change_a_bit(tmp_path: Path) -> None:
+def test_packed_messages_and_kept_weights_do_not_change_a_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Multi-label FedAlign scores after each round. The weights go down once per round instead of twice; a party that
-    lost them between two messages gets them again."""
+    lost them between two messages gets them again. Updates wait on disk for those of the other parties."""
     plain = Server(tmp_path / "plain", settings(rounds=2), clinics(tmp_path / "a"))
     plain.run()
     short = Server(tmp_path / "short", settings(rounds=2), clinics(tmp_path / "b"), packed=True)
@@ -34,7 +36,19 @@ def test_packed_messages_and_kept_weights_do_not_change_a_bit(tmp_path: Path) ->
         return reply
 
     short.grid.change[13] = lose
+    waiting = []
+    on_disk = messages.on_disk
+
+    def noted(arrays: Arrays, folder: Path) -> Arrays:
+        found = on_disk(arrays, folder)
+        waiting.append(all(value.data_ptr() != arrays[name].data_ptr() for name, value in found.items()))
+        return found
+
+    monkeypatch.setattr(messages, "ON_DISK", 0)
+    monkeypatch.setattr(messages, "on_disk", noted)
     short.run()
+    assert waiting == [True] * 12  # weights and extra arrays of three parties in two rounds
+    assert not list(short.out.glob(".reply-*"))  # the files are gone with the arrays
     assert len(lost) == 1
     assert all(is_packed(letter.content) for letter in short.grid.sent)
     for name in ("model.safetensors", "metrics.jsonl"):

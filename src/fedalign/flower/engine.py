@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,6 +51,8 @@ class DeployedEngine:
         self.number = 0
         self._asked: tuple[Arrays, dict[str, Tensor]] | None = None  # the last weights scored, and their counts
         self._decided: tuple[Arrays, dict[str, Tensor]] | None = None  # the same at the method's own thresholds
+        self._sent: dict[str, tuple[Arrays, RecordDict]] = {}  # arrays that all parties get, as records
+        self._digest: tuple[Arrays, str] = ({}, "")
         self.held: tuple[Arrays, set[int]] = ({}, set())  # the weights that these clients have stored
         self.scored_by = 0  # parties whose counts are in the last scores
         self.run = roster.run
@@ -67,7 +70,14 @@ class DeployedEngine:
             if node is not None:
                 nonces[client] = secrets.token_hex(16)
                 wanted[node] = ("train", self.task_message(server, client, nonces[client]))
-        replies = self.transport.send(wanted, self.transport.timeout)
+        clients = {self.transport.places.get(parties[client].name, -1): client for client in chosen}
+
+        def read(node: int, reply: Message) -> Reply:
+            client = clients[node]
+            self.on_visit(client)
+            return self.read(client, reply, server, nonces[client])
+
+        replies = self.transport.exchange(wanted, self.transport.timeout, read)
         again = {}
         for client in chosen:  # a party that no longer has the weights gets them
             node = self.transport.places.get(parties[client].name, -1)
@@ -75,13 +85,15 @@ class DeployedEngine:
                 self.held[1].discard(client)
                 nonces[client] = secrets.token_hex(16)
                 again[node] = ("train", self.task_message(server, client, nonces[client]))
-        replies |= self.transport.send(again, self.transport.timeout)
+        replies |= self.transport.exchange(again, self.transport.timeout, read)
+        self._sent.clear()
         found = []
         for client in chosen:
-            node = self.transport.places.get(parties[client].name, -1)
-            reply = replies.get(node, "it is not connected")
-            found.append(self.read(client, reply, server, nonces.get(client, "")))
-            self.on_visit(client)
+            reply = replies.get(self.transport.places.get(parties[client].name, -1), "it is not connected")
+            if isinstance(reply, str):
+                self.on_visit(client)
+                reply = Reply(client, None, reply)
+            found.append(reply)
         return found
 
     def commit(self, round_number: int, clients: Sequence[int]) -> None:
@@ -128,20 +140,32 @@ class DeployedEngine:
             "agreed": self.roster.agreed.model_dump_json(),
         }
         if keep:
-            task["keep"] = digest_of(server.weights)
+            task["keep"] = self.digest(server.weights)
         messages.put_text(content, "task", task)
         if self.holds(client, server):
-            messages.put_text(content, "held", {"sha256": digest_of(server.weights)})
+            messages.put_text(content, "held", {"sha256": self.digest(server.weights)})
         else:
-            messages.put(content, "weights", server.weights)
-        messages.put(content, "extra", server.extra)
+            self.put(content, "weights", server.weights)
+        self.put(content, "extra", server.extra)
         return content
 
-    def read(self, client: int, reply: Message | str, server: Server, nonce: str) -> Reply:
-        """An update from a reply, or why there is none."""
+    def put(self, content: RecordDict, name: str, arrays: Arrays) -> None:
+        """Adds arrays that all parties get; the messages share them."""
+        from flwr.app import RecordDict as Records
+
+        if name not in self._sent or self._sent[name][0] is not arrays:
+            self._sent[name] = (arrays, Records())
+            messages.put(self._sent[name][1], name, arrays)
+        messages.put_again(content, name, self._sent[name][1])
+
+    def digest(self, weights: Arrays) -> str:
+        if self._digest[0] is not weights:
+            self._digest = (weights, digest_of(weights))
+        return self._digest[1]
+
+    def read(self, client: int, reply: Message, server: Server, nonce: str) -> Reply:
+        """An update from a reply, or why there is none. A large one waits on disk for those of the other parties."""
         party = self.plan.federation.parties[client]
-        if isinstance(reply, str):
-            return Reply(client, None, reply)
         content = reply.content
         largest = self.plan.algorithm.reply_spec(server, self.number).size + len(party.train.classes)
         messages.keep_receipt(self.out, "in", "train", party.name, content, largest)
@@ -149,7 +173,8 @@ class DeployedEngine:
             self.check_echo(content, party, nonce)
             update = messages.get_update(content, largest)
             kept = messages.count_of(content, "kept") if "kept" in content else 0
-            return Reply(client, update, kept=kept)
+            weights, extra = (messages.on_disk(arrays, self.out) for arrays in (update.weights, update.extra))
+            return Reply(client, replace(update, weights=weights, extra=extra), kept=kept)
         except Exception as error:  # a message of unknown content: whatever it does to a reader, its party is left out
             return Reply(client, None, str(error))
 
@@ -204,6 +229,7 @@ class DeployedEngine:
             for name, counts in found.items():
                 total[name] = total[name] + counts if name in total else counts
         self.held = (weights if keep else {}, holders)
+        self._sent.clear()
         return {name: counts.clamp(min=0) for name, counts in total.items()}  # noise may be below 0
 
     def read_counts(self, content: RecordDict, party: Party, nonce: str, grid: Mapping[str, int]) -> Arrays | str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import secrets
 from collections.abc import Mapping
 from math import isfinite, prod
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 import torch
 from pydantic import FailFast, Field, TypeAdapter
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from fedalign.errors import UserError
@@ -32,9 +34,11 @@ MAX_TEXT = 8 << 20  # bytes of an offer or an agreement: ten thousand names and 
 MAX_LAYOUT = 1 << 18  # characters of a layout: four thousand arrays with long names fit
 MAX_COUNT = 1 << 40  # of rows or bytes: more than any party holds, and a sum of a million such counts is exact
 NOTED = 2000  # characters of a text, and entries of a record, that a receipt shows as they are
+ON_DISK = 8 << 20  # bytes from which on an update waits on disk
 HEADER = 4096  # bytes the arrays of a record may take beyond their values
 LAYOUT = ".layout"  # added to the name of a record of arrays: the name of the record that says which array is where
 _Shape = Annotated[list[Annotated[int, Field(ge=0, le=1 << 40)]], Field(max_length=8)]
+NOTES = "_fedalign_notes"  # attribute of a record: what its receipt says, computed once
 LAYOUTS = TypeAdapter(Annotated[list[tuple[str, _Shape]], FailFast()])
 
 
@@ -100,6 +104,26 @@ def _values(data: bytes) -> Tensor:
     return torch.from_numpy(np.frombuffer(data, dtype, offset=stream.tell()).copy())
 
 
+def put_again(content: RecordDict, name: str, source: RecordDict) -> None:
+    """Adds the same arrays as another message, without a copy."""
+    for key in (name, name + LAYOUT):
+        content[key] = source[key]
+
+
+def on_disk(arrays: Arrays, folder: Path) -> Arrays:
+    """Returns large arrays mapped from a file that is gone when they are: they wait without taking memory."""
+    if size_of(arrays) < ON_DISK:
+        return arrays
+    path = folder / f".reply-{secrets.token_hex(8)}"
+    path.touch(0o600)
+    try:
+        save_file(arrays, path)
+        found = load_file(path)
+    finally:
+        path.unlink()
+    return {name: found[name] for name in arrays}
+
+
 def put_text(content: RecordDict, name: str, values: Mapping[str, str | int | float]) -> None:
     from flwr.app import ConfigRecord
 
@@ -159,7 +183,9 @@ def receipt(content: RecordDict, largest: int | None = None) -> dict[str, Any]:
     for name, record in content.items():
         if isinstance(record, ArrayRecord):
             try:
-                found[name] = {key: _noted(value) for key, value in get(content, name, largest).items()}
+                notes = record.__dict__.get(NOTES)  # of a record that is sent to several parties
+                found[name] = notes or {key: _noted(value) for key, value in get(content, name, largest).items()}
+                record.__dict__[NOTES] = found[name]
                 if name + LAYOUT in content and content[name + LAYOUT].keys() == record.keys():
                     layouts.add(name + LAYOUT)
             except UserError:  # noted as it came

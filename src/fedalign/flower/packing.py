@@ -19,10 +19,13 @@ MOST = 4 << 20  # bytes; Flower sends larger arrays in pieces
 
 def pack(content: RecordDict) -> RecordDict:
     """Returns the records as one, or as they are if they are large."""
-    from flwr.app import ConfigRecord
+    from flwr.app import ArrayRecord, ConfigRecord
     from flwr.app import RecordDict as Records
     from flwr.common.serde import recorddict_to_proto
 
+    arrays = [record for record in content.values() if isinstance(record, ArrayRecord)]
+    if sum(len(array.data) for record in arrays for array in record.values()) > MOST:
+        return content
     data = recorddict_to_proto(content).SerializeToString()
     return content if len(data) > MOST else Records({PACKED: ConfigRecord({PACKED: data})})
 

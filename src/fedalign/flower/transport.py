@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from pydantic import ValidationError
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 RETRY = 30.0
 PAUSE, LONGEST = 0.05, 0.5  # seconds between polls for replies or nodes, growing, because each poll costs both sides
 Log = Callable[[str], None]
+Found = TypeVar("Found")
 
 
 class NoReply(str):
@@ -149,6 +150,13 @@ class Transport:
 
     def send(self, wanted: Mapping[int, tuple[str, RecordDict]], timeout: float) -> dict[int, Message | str]:
         """Returns the reply of each node, or a text with the reason why there is none."""
+        return self.exchange(wanted, timeout, lambda _, message: message)
+
+    def exchange(
+        self, wanted: Mapping[int, tuple[str, RecordDict]], timeout: float, read: Callable[[int, Message], Found]
+    ) -> dict[int, Found | str]:
+        """Returns what `read` makes of each node's reply as it arrives, so that no message is held, or a text with the
+        reason why there is none."""
         from flwr.app import Message as FlowerMessage
 
         if not wanted:
@@ -163,15 +171,20 @@ class Transport:
         for node, (kind, content) in wanted.items():
             self.note("out", kind.removeprefix("query."), names.get(node, f"node {node}"), content)
         sent = dict(zip(self.grid.push_messages(outgoing), wanted, strict=True))
-        found: dict[int, Message | str] = {}
+        found: dict[int, Found | str] = {}
         deadline, pause = time.monotonic() + timeout, PAUSE
         while len(found) < len(sent) and time.monotonic() < deadline:
             waiting = [number for number, node in sent.items() if node not in found]
-            for message in self.grid.pull_messages(waiting):
+            arrived = list(self.grid.pull_messages(waiting))
+            while arrived:
+                message = arrived.pop()
                 # Flower answers for a node that died, so a reply is matched by the message it replies to
                 sender = sent.get(message.metadata.reply_to_message_id)
                 if sender is not None and sender not in found:
-                    found[sender] = received(message)
+                    reply = received(message)
+                    found[sender] = reply if isinstance(reply, str) else read(sender, reply)
+                    del reply
+                del message
             if len(found) < len(sent):
                 time.sleep(min(pause, max(deadline - time.monotonic(), 0)))
                 pause = min(1.5 * pause, LONGEST)
