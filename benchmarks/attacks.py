@@ -3,6 +3,7 @@
     python benchmarks/attacks.py                                       # synthetic rows, ten parties
     python benchmarks/attacks.py r8-8 --rounds 10 --hostile 0.2        # a preset
     python benchmarks/attacks.py --algorithm analytic                  # poisoned sums
+    python benchmarks/attacks.py --price                               # processor time of the defence, all honest
 
 F1 in percent, mean of seeds: of the classes with three owners or more / of the others. In brackets: how often the
 attackers were refused or suspected, and how often honest parties were, in percent of their visits.
@@ -16,6 +17,7 @@ from typing import Any
 
 from fedalign import config
 from fedalign.bench.attacks import ATTACKS, Outcome, attackers_of, measure
+from fedalign.learning import rounds
 from fedalign.runs import experiment
 
 SYNTHETIC: dict[str, Any] = {
@@ -49,6 +51,25 @@ def cell(found: list[Outcome]) -> str:
     return text if backdoor != backdoor else f"{text}, triggered {backdoor:.0f} %"
 
 
+def price(options: argparse.Namespace) -> str:
+    """The processor time that `robust = "auto"` takes in a run without an attack, as a share of the rest."""
+    spent, real = [0.0], rounds.defended
+
+    def timed(*given: Any) -> Any:
+        began = time.process_time()
+        found = real(*given)
+        spent[0] += time.process_time() - began
+        return found
+
+    rounds.defended = timed
+    plan = plan_of(options, 1, "auto")
+    measure(plan, ATTACKS["no attack"], frozenset())  # imports and caches
+    spent[0], began = 0.0, time.process_time()
+    measure(plan, ATTACKS["no attack"], frozenset())
+    total = time.process_time() - began
+    return f"{total:.2f} s, {spent[0]:.3f} s of them for the defence: {100 * spent[0] / (total - spent[0]):+.1f} %"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("preset", nargs="?")
@@ -59,7 +80,11 @@ def main() -> None:
     parser.add_argument("--defences", nargs="+", default=["none", "clip", "auto"])
     parser.add_argument("--attacks", nargs="+", default=list(ATTACKS))
     parser.add_argument("--set", action="append", default=[])
+    parser.add_argument("--price", action="store_true")
     options = parser.parse_args()
+    if options.price:
+        print(price(options))
+        return
     print("| case | attack | " + " | ".join(f"{d}, {h:.0%} hostile" for h in options.hostile for d in options.defences))
     for name in options.attacks:
         cells, began = [], time.process_time()

@@ -23,6 +23,7 @@ import traceback
 import tracemalloc
 from collections import Counter
 from pathlib import Path
+from types import FunctionType
 
 from fedalign.errors import UserError
 
@@ -33,7 +34,21 @@ import contextlib
 from helpers.hostile import READERS, mutate, seeds  # the seeds and readers are shared with tests/test_fuzz.py
 
 MEASURED = 5  # of so many files, one is read while memory is measured, which makes reading slower
+WATCHED = ("fedalign", "json", "tomllib", "tarfile", "zipfile", "gzip", "csv")  # whose coverage guides --guided
 SLOW, LARGE = 2.0, 64 << 20  # seconds of processor time; bytes, or ten times the file where that is more
+
+
+def functions_of(packages: tuple[str, ...]) -> list[FunctionType]:
+    """The functions and methods of these packages, as far as they are imported. Those of torch are too many."""
+    found: dict[int, FunctionType] = {}
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] in packages:
+            places = [module, *(value for value in vars(module).values() if isinstance(value, type))]
+            for value in (value for place in places for value in list(vars(place).values())):
+                inner = getattr(value, "__func__", getattr(value, "fget", value))
+                if isinstance(inner, FunctionType) and inner.__module__.partition(".")[0] in packages:
+                    found[id(inner)] = inner
+    return list(found.values())
 
 
 def guided(name: str, seconds: float, seed: int) -> None:
@@ -53,7 +68,10 @@ def guided(name: str, seconds: float, seed: int) -> None:
     def change(data: bytes, most: int, number: int) -> bytes:
         return mutate(data, name, random.Random(number))[:most]
 
-    atheris.instrument_all()
+    for data in (path.read_bytes() for path in corpus.iterdir()):
+        one(data)  # imports what the reader needs, so that it is instrumented
+    for function in functions_of(WATCHED):
+        atheris.instrument_func(function)
     limit = [] if seconds == float("inf") else [f"-max_total_time={int(seconds)}"]
     atheris.Setup([sys.argv[0], f"-seed={seed}", "-timeout=10", *limit, str(corpus)], one, custom_mutator=change)
     atheris.Fuzz()

@@ -31,3 +31,15 @@ def test_a_bill_of_materials_names_every_dependency(tmp_path: Path) -> None:
     refs = {one["bom-ref"] for one in found["components"]}
     (own,) = [one for one in found["dependencies"] if one["ref"].startswith("fedalign@")]
     assert set(own["dependsOn"]) <= refs
+
+
+def test_every_promise_names_tests_that_exist() -> None:
+    rows = re.findall(r"^\| (?!promise|---)(.+) \| (.+) \|$", (ROOT / "SECURITY.md").read_text(encoding="utf-8"), re.M)
+    assert len(rows) >= 12
+    for promise, beside in rows:
+        places = re.findall(r"`((?:tests|benchmarks)/[\w/]+\.py)`", beside)
+        assert places, promise
+        text = "".join((ROOT / place).read_text(encoding="utf-8") for place in places)
+        tests = re.findall(r"`(test_\w+)`", beside)
+        assert [name for name in tests if f"def {name}(" not in text] == [], promise
+        assert any(place.startswith("tests/") for place in places), promise
