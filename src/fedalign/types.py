@@ -56,7 +56,8 @@ class Sequences:
         return Sequences(self.values.index_select(0, shift + torch.arange(shift.numel())), offsets)
 
     def to(self, device: torch.device | str) -> Sequences:
-        return Sequences(self.values.to(device), self.offsets.to(device))
+        """The rows with their values on a device. Offsets stay on the CPU, because lengths decide shapes."""
+        return Sequences(self.values.to(device), self.offsets)
 
     def truncated(self, limit: int) -> Sequences:
         """Every row cut to its first `limit` steps."""

@@ -8,6 +8,8 @@ import pytest
 import torch
 
 from fedalign import config, registry
+from fedalign.encoders import _plain
+from fedalign.encoders.transformer import sinusoids
 from fedalign.engines.local import Local, LocalEngine
 from fedalign.errors import UserError
 from fedalign.inputs import Shape
@@ -15,6 +17,7 @@ from fedalign.learning.client_state import ClientStates
 from fedalign.randomness import KeyedRandom, torch_generator
 from fedalign.runs import experiment
 from fedalign.system import device as devices
+from fedalign.types import Sequences
 
 ELSEWHERE = torch.device("cpu", 0)  # another device for torch, with the same numbers
 PORTABLE = {
@@ -29,15 +32,15 @@ def test_auto_takes_what_is_there_and_a_device_that_is_not_there_is_one_sentence
 ) -> None:
     monkeypatch.setattr(devices, "present", lambda: {"cuda": "Tesla"})
     assert devices.chosen("auto", "convnet", True).type == "cuda"
-    assert devices.chosen("auto", "transformer", False).type == "cpu"
+    assert devices.chosen("auto", "tfidf", False).type == "cpu"
     assert devices.chosen("cpu", "convnet", True).type == "cpu"
     assert devices.sentence(torch.device("cuda"), "convnet") == (
         "device: the encoder convnet runs on cuda (Tesla), all else on the CPU"
     )
     with pytest.raises(UserError, match=r"torch finds no device mps here; set engine.device = 'cpu' or 'auto'"):
         devices.chosen("mps", "convnet", True)
-    with pytest.raises(UserError, match=r"the encoder transformer runs on the CPU only; set engine.device = 'cpu'"):
-        devices.chosen("cuda", "transformer", False)
+    with pytest.raises(UserError, match=r"the encoder tfidf runs on the CPU only; set engine.device = 'cpu'"):
+        devices.chosen("cuda", "tfidf", False)
     monkeypatch.setattr(devices, "present", dict)
     assert devices.chosen("auto", "convnet", True).type == "cpu"
 
@@ -57,6 +60,42 @@ def test_a_portable_encoder_makes_no_tensor_on_another_device(name: str) -> None
     weights = list(encoder.parameters())
     if weights:
         assert all(g.is_meta for g in torch.autograd.grad(found.sum(), weights))
+
+
+def sequences(kind: str) -> Sequences:
+    """Rows of 3, 0, 7, 1 and 5 steps."""
+    generator = torch_generator("sequences")
+    rows = [3, 0, 7, 1, 5]
+    if kind == "tokens":
+        return Sequences.from_rows(torch.randint(1, 11, (n,), generator=generator, dtype=torch.int32) for n in rows)
+    return Sequences.from_rows(torch.randn(n, 4, generator=generator) for n in rows)
+
+
+@pytest.mark.parametrize(("kind", "size"), [("tokens", (11,)), ("series", (4,))])
+@pytest.mark.parametrize("max_length", [1000, 4])
+def test_the_plain_transformer_gives_the_packed_ones_vectors_and_gradients(
+    kind: str, size: tuple[int, ...], max_length: int
+) -> None:
+    options = {"dim": 8, "heads": 2, "feedforward": 6, "layers": 2, "max_length": max_length}
+    encoder: Any = registry.build("encoders", "transformer", options).build(Shape(kind, size), torch_generator(1))  # type: ignore[arg-type]
+    x, weights = sequences(kind), list(encoder.parameters())
+    packed = encoder(x)
+    plain = _plain.encode(encoder, x, sinusoids(max_length, 8), None)
+    torch.testing.assert_close(plain, packed, atol=1e-5, rtol=1e-5)
+    assert plain[1].tolist() == [0] * 8
+    towards = torch.randn(5, 8, generator=torch_generator(2))
+    for one, other in zip(*(torch.autograd.grad((z * towards).sum(), weights) for z in (packed, plain)), strict=True):
+        torch.testing.assert_close(other, one, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("kind", "size"), [("tokens", (11,)), ("series", (4,))])
+def test_the_plain_transformer_makes_no_tensor_on_another_device(kind: str, size: tuple[int, ...]) -> None:
+    options = {"dim": 8, "heads": 2, "feedforward": 6}
+    encoder: Any = registry.build("encoders", "transformer", options).build(Shape(kind, size), torch_generator(1))  # type: ignore[arg-type]
+    found = encoder.to("meta")(sequences(kind).to("meta"), KeyedRandom(1, 2, 3))
+    assert found.is_meta
+    assert found.shape == (5, 8)
+    assert all(g.is_meta for g in torch.autograd.grad(found.sum(), list(encoder.parameters())))
 
 
 def test_the_meta_device_finds_hidden_tensors() -> None:

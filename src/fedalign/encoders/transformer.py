@@ -11,7 +11,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from fedalign.encoders import _packed
+from fedalign.encoders import _packed, _plain
 from fedalign.encoders._products import Precision, products
 from fedalign.errors import UserError
 from fedalign.inputs import Shape
@@ -46,6 +46,7 @@ class TransformerEncoder(nn.Module):
     """Reads `Sequences`; an empty row becomes the zero vector."""
 
     keyed = True  # all randomness comes from the given generator
+    portable = True  # to other devices, where the arithmetic is that of encoders/_plain.py
 
     def __init__(self, options: Transformer, shape: Shape, generator: torch.Generator) -> None:
         super().__init__()
@@ -85,7 +86,10 @@ class TransformerEncoder(nn.Module):
 
     def forward(self, x: Rows, noise: KeyedRandom | None = None) -> Tensor:
         assert isinstance(x, Sequences)
-        x = self._within_limit(x)
+        self._check_length(x)
+        if x.values.device.type != "cpu":
+            return _plain.encode(self, x, sinusoids(self.options.max_length, self.dim), noise)
+        x = x.truncated(self.options.max_length)
         lengths, order = x.lengths.sort(stable=True)
         empty = int((lengths == 0).sum())
         order = order[empty:]
@@ -108,14 +112,13 @@ class TransformerEncoder(nn.Module):
         inner = [getattr(layer, name) for layer in self.layers for name in _packed.Layer._fields]
         return [*(getattr(self, name) for name in names), *inner, self.norm, self.norm_bias]
 
-    def _within_limit(self, x: Sequences) -> Sequences:
+    def _check_length(self, x: Sequences) -> None:
         limit = self.options.max_length
         if self.options.overlong == "refuse" and len(x) and int(x.lengths.max()) > limit:
             raise UserError(
                 f"a sequence of {int(x.lengths.max()):,} steps is longer than encoder.max_length = {limit:,}; "
                 "raise it, or set encoder.overlong = 'truncate'"
             )
-        return x.truncated(limit)
 
 
 @lru_cache(maxsize=4)

@@ -39,7 +39,7 @@ class Local:
 
     workers: Annotated[int, Field(ge=0)] = 0
     memory_mb: Annotated[int, Field(ge=1)] = 1024
-    device: Device = "cpu"
+    device: Device = "auto"
 
     @contextmanager
     def open(self, plan: Plan, states: ClientStates | None = None) -> Iterator[LocalEngine]:

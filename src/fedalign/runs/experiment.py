@@ -231,7 +231,8 @@ def run(
         engine = opened or stack.enter_context(options.open(prepared, states))
         engine.on_visit = callbacks.on_visit
         callbacks.on_start(prepared, done)
-        if getattr(options, "device", "cpu") != "cpu" and opened is None:
+        wanted = getattr(options, "device", "cpu")
+        if wanted != "cpu" and opened is None and (wanted != "auto" or device.present()):
             callbacks.on_warning(device.sentence(options.device_for(prepared), config.encoder.name))
         if prepared.algorithm.head == "names" and config.dataset.name != "synthetic":
             for sentence in notices(prepared.federation.label_names, asked, config.labels):
