@@ -42,6 +42,12 @@ def command(
     figures: Annotated[
         str, typer.Option(metavar="png|pdf|svg", help="Also store the figures of the page as files of this format.")
     ] = "",
+    contact_sheet: Annotated[
+        bool,
+        typer.Option(
+            "--contact-sheet", help="Also store the test images of whose classes the model is most and least certain."
+        ),
+    ] = False,
 ) -> None:
     """Write one self-contained page about a run or a comparison."""
     from fedalign.report import load, page
@@ -58,10 +64,11 @@ def command(
         stored = page.store_figures(runs, made.parent / "figures", figures) if figures else []
     except OSError as error:
         raise UserError(f"cannot write the page: {error}; choose another path with --out") from error
+    sheets = _contact_sheets(folders) if contact_sheet else []
     if stored:
         output.print(f"figures: {escape(str(stored[0].parent))} ({len(stored)} files)", soft_wrap=True)
     output.print(f"report: {escape(str(made))} ({made.stat().st_size / 1000:,.0f} kB)", soft_wrap=True)
-    answer({"report": made, "bytes": made.stat().st_size, "figures": stored})
+    answer({"report": made, "bytes": made.stat().st_size, "figures": stored, "contact_sheets": sheets})
     if open_it:
         import webbrowser
 
@@ -70,6 +77,17 @@ def command(
         suggest("fedalign diagnose", folders[0])
     else:
         suggest("fedalign report", *runs, "--open")
+
+
+def _contact_sheets(folders: list[Path]) -> list[Path]:
+    from fedalign.report import contact_sheet, load
+    from fedalign.report.facts import Rebuilder
+
+    rebuilder = Rebuilder()
+    made = [contact_sheet.make(load.read(folder), rebuilder) for folder in folders]
+    for path in made:
+        output.print(f"contact sheet: {escape(str(path))} (it shows rows; the page does not)", soft_wrap=True)
+    return made
 
 
 def _train_local_only(found: list[StoredRun]) -> None:

@@ -20,6 +20,7 @@ from fedalign.inputs.raw import Raw
 from fedalign.inputs.scaled import FEW, ScaledNumbers
 from fedalign.inputs.scaling import Moments, Scaling
 from fedalign.inputs.shape import Shape
+from fedalign.types import Rows
 
 if TYPE_CHECKING:
     from fedalign.ingest.formats import Batch, Table
@@ -199,6 +200,11 @@ class Images(ScaledNumbers):
             return self.rows(pixels.from_memory(rows, self.size[1:]))
         except (TypeError, ValueError) as error:
             raise UserError(f"this model reads images: {error}") from error
+
+    def pictures(self, x: Rows) -> np.ndarray:
+        assert isinstance(x, Tensor)
+        mean, sd = (torch.tensor(values)[:, None, None] for values in (self.scaling.mean, self.scaling.sd))
+        return (x * sd + mean).clamp(0, 1).permute(0, 2, 3, 1).numpy()
 
     def default_columns(self) -> dict[str, Any]:
         return {"images": "image"}

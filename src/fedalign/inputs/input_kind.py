@@ -171,6 +171,10 @@ class InputKind(Stored):
         the kind has no parts that a person can name."""
         return None
 
+    def pictures(self, x: Rows) -> np.ndarray | None:
+        """(n, height, width, channels) numbers from 0 to 1 of prepared rows; None if rows are no images."""
+        return None
+
     # --- files given for prediction -------------------------------------------------------------------------------
 
     @abstractmethod
