@@ -8,6 +8,7 @@ The noise comes from the seed, so that the table can be repeated. Infinity is th
 from __future__ import annotations
 
 import argparse
+import math
 import statistics
 import tempfile
 from pathlib import Path
@@ -35,11 +36,11 @@ def main() -> None:
     parser.add_argument("--algorithm", default="analytic")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--set", action="append", default=[], dest="changes")
-    parser.add_argument("--epsilon", type=float, action="append", help="only these, instead of the whole table")
+    parser.add_argument("--epsilon", type=float, action="append", help="only these, not the whole table; inf: no noise")
     asked = parser.parse_args()
     first = config.load(asked.preset, asked.changes).seed
     print("| epsilon | F1 | by seed |\n|---|---|---|", flush=True)
-    for epsilon in asked.epsilon or EPSILONS:
+    for epsilon in [None if one == math.inf else one for one in asked.epsilon] if asked.epsilon else EPSILONS:
         found = [score(asked.preset, asked.algorithm, first + k, epsilon, asked.changes) for k in range(asked.seeds)]
         spread = f" ± {statistics.stdev(found):.1f}" if len(found) > 1 else ""
         name = "infinity" if epsilon is None else f"{epsilon:g}"

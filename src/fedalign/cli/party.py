@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -19,6 +20,7 @@ from fedalign.runs.display import output, screen, suggest, typed
 if TYPE_CHECKING:
     from fedalign.deploy.approval import Leaving
     from fedalign.deploy.party import PartyFolder
+    from fedalign.privacy.secure_sums.identity import Identity
 
 ORDER = 12
 group = typer.Typer(
@@ -44,6 +46,9 @@ def join(
     name: Annotated[str, typer.Option(help="The party's name; default the file's.")] = "",
     folder: Annotated[Path | None, typer.Option(help="A new folder for key, logs and receipts; default NAME.")] = None,
     fingerprint: Annotated[str, typer.Option(help="Of the invitation, as the server's operators told you.")] = "",
+    identity: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Of fedalign receipt identity, if the run adds masks.")
+    ] = None,
     approve: Approve = "",
     start: Annotated[bool, typer.Option("--start", help="Take part at once; waits until the key is admitted.")] = False,
     log_format: Lines = Format.TEXT,
@@ -68,13 +73,14 @@ def join(
         raise UserError(f"{place} exists already; start it with fedalign party {place}, or give another --folder")
     if not data.exists():
         raise UserError(f"there is no file {data}; check the path")
+    who = identity_of(found.config, own, identity)
     with screen.status("reading"):
         consent = leaving(data, found.config, own)
     if consent.refused:
         raise UserError(consent.refused)
     output.print(f"invitation of {escape(found.address)}, fingerprint {found.fingerprint}", soft_wrap=True)
     agree(consent, approve)
-    made = PartyFolder.create(place, found, own, data, consent.digest)
+    made = PartyFolder.create(place, found, own, data, consent.digest, who)
     answer({"folder": place, "party": own, "key": made.key, "approved": consent.digest})
     output.print(f"this party's public key: [bold]{made.key}[/]", soft_wrap=True)
     output.print("the server's operators admit it with:", soft_wrap=True)
@@ -84,6 +90,22 @@ def join(
         run(made, log_format, page, consent)
     else:
         suggest("fedalign party", place)
+
+
+def identity_of(config: str, name: str, folder: Path | None) -> Identity | None:
+    """The identity in a folder, if the run needs one and the list in its configuration has this one for the party."""
+    asked = tomllib.loads(config).get("privacy", {})
+    if not asked.get("secure_sums"):
+        return None
+    from fedalign.privacy.secure_sums.identity import FILE, Identity
+
+    if folder is None or not (folder / FILE).is_file():
+        raise UserError(
+            "this run adds masks: give --identity FOLDER, in which fedalign receipt identity made this party's key"
+        )
+    found = Identity.of_folder(folder)
+    found.check_listed(asked.get("identities", {}), name)
+    return found
 
 
 def agree(consent: Leaving, approve: str) -> None:

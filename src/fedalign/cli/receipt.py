@@ -44,13 +44,15 @@ def verify_command(
 
 @group.command(name="identity")
 def identity_command(
-    folder: Annotated[Path, typer.Argument(help="The party's memory folder; a key is made if it has none.")],
+    folder: Annotated[
+        Path, typer.Argument(help="The party's memory folder, or a new one; a key is made if it has none.")
+    ],
 ) -> None:
     """Show a party's public key, to be given to other parties by other means than the server."""
     from fedalign.privacy.secure_sums.identity import Identity
 
-    if not folder.is_dir():
-        raise UserError(f"there is no folder {folder}; give the party's memory folder, memory/NAME")
+    if not folder.is_dir() and not folder.absolute().parent.is_dir():
+        raise UserError(f"there is no folder {folder.parent}; give the party's memory folder, or a new one")
     public = Identity.of_folder(folder).public.hex()
     answer({"public_key": public})
     output.print(public)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 import secrets
+import shutil
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedalign import config as configs
 from fedalign.config import Config
@@ -33,6 +34,9 @@ from fedalign.errors import UserError
 from fedalign.flower import preflight
 from fedalign.system.files import PRIVATE, write_atomically
 
+if TYPE_CHECKING:
+    from fedalign.privacy.secure_sums.identity import Identity
+
 FORMAT = 1
 NAME = "party.json"
 TICK = 0.2
@@ -52,7 +56,15 @@ class PartyFolder:
     approved: str  # digest of what may leave
 
     @classmethod
-    def create(cls, folder: Path, invitation: Invitation, name: str, data: Path, approved: str) -> PartyFolder:
+    def create(
+        cls,
+        folder: Path,
+        invitation: Invitation,
+        name: str,
+        data: Path,
+        approved: str,
+        identity: Identity | None = None,
+    ) -> PartyFolder:
         """Writes the folder and makes the private key in it, which never leaves it."""
         part = folder.with_name(f".{folder.name}.part")
         part.mkdir(parents=True, mode=0o700)
@@ -62,11 +74,11 @@ class PartyFolder:
             invitation.write(part / "invitation.json")
             found = cls(folder, name, data.resolve(), invitation.address, make_key(part / "key"), approved)
             found.write(part)
+            if identity is not None:
+                identity.keep(part / "memory" / name)
             part.rename(folder)
         except BaseException:
-            for path in part.iterdir():
-                path.unlink()
-            part.rmdir()
+            shutil.rmtree(part, ignore_errors=True)
             raise
         return found
 

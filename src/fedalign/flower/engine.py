@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -57,6 +58,7 @@ class DeployedEngine:
         self.scored_by = 0  # parties whose counts are in the last scores
         self.run = roster.run
         self.noisy = plan.config.privacy.on  # counts come with noise
+        self.silent = plan.config.privacy.secure_sums and not self.noisy  # counts would be those of one party
         self.counted: dict[int, int] = {}  # client: the last round in which its update was accepted
 
     def train(self, server: Server, round_number: int, chosen: Sequence[int]) -> list[Reply]:
@@ -108,6 +110,8 @@ class DeployedEngine:
             offer = self.transport.offers[node]
             new = self.roster.unknown(offer)
             objection = self.roster.objection(offer)
+            if self.plan.config.privacy.secure_sums:
+                objection = "masks are agreed among the parties of the start; start a new run with it"
             if objection:
                 self.transport.refuse(node, f"{party!a} may not join: {objection}")
             elif not new:
@@ -139,6 +143,8 @@ class DeployedEngine:
             "nonce": nonce,
             "agreed": self.roster.agreed.model_dump_json(),
         }
+        if self.plan.config.privacy.secure_sums:  # whose masks are in the sum
+            task["parties"] = json.dumps([party.name for party in self.plan.federation.parties])
         if keep:
             task["keep"] = self.digest(server.weights)
         messages.put_text(content, "task", task)
@@ -244,6 +250,8 @@ class DeployedEngine:
 
     def score(self, weights: Arrays, thresholds: Tensor | None = None) -> Tensor | None:
         algorithm = self.plan.algorithm
+        if self.silent:
+            return None
         if thresholds is not None and algorithm.own_thresholds:
             return self.both(weights, thresholds).get("test")
         if thresholds is not None:
@@ -254,6 +262,8 @@ class DeployedEngine:
         return self.plain(weights).get("test") if due else None
 
     def validate(self, weights: Arrays, grid: Tensor | None = None) -> Tensor | None:
+        if self.silent:
+            return None
         if grid is None:
             return self.plain(weights).get("validation")
         if self._decided is not None and self._decided[0] is weights and grid.dim() == 2:

@@ -22,11 +22,12 @@ from fedalign.flower import messages
 from fedalign.flower.kit import SERVER_ONLY
 from fedalign.flower.party_privacy import (
     Answers,
+    Asked,
     check_deployable,
     check_report,
     counted_once,
+    own_part,
     trained_once,
-    with_ledger,
 )
 from fedalign.flower.party_state import Memory
 from fedalign.ingest.offer import Agreement
@@ -179,8 +180,13 @@ def answer(kind: str, content: RecordDict, text: str, node: Mapping[str, Any]) -
         agreed = Agreement.model_validate_json(messages.text_of(content, "task", "agreed"))
         algorithm, models = built(text, agreed.model_dump_json())
         if setup.config.privacy.protected:
-            run, client = str(content["task"]["run"]), int(content["task"]["client"])
-            algorithm = with_ledger(algorithm, setup.config, setup.data, run, client)
+            asked = Asked(
+                str(content["task"]["run"]),
+                int(content["task"]["client"]),
+                tuple(json.loads(str(content["task"].get("parties", "[]")))),
+                agreed.label_names,
+            )
+            algorithm = own_part(algorithm, setup.config, setup.data, setup.name, identity, asked)
         parts = setup.parts(agreed)
         (train if kind == "train" else score)(setup, algorithm, models, parts, content, reply)
         echo = {key: content["task"][key] for key in ("run", "round", "nonce")}

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -26,8 +26,10 @@ from fedalign.learning.analytic.private import DEPLOYED, PrivateAnalytic
 from fedalign.learning.analytic.secure import SecureAnalytic
 from fedalign.privacy import Ledger
 from fedalign.privacy.counts import noisy_counts
+from fedalign.privacy.secure_sums.identity import Identity
+from fedalign.privacy.secure_sums.party import LEAST
 from fedalign.runs.ledgers import beside
-from fedalign.runs.protection import noisy
+from fedalign.runs.protection import identities_of, noisy
 from fedalign.system.files import PRIVATE, write_atomically
 from fedalign.types import Arrays, Update
 
@@ -43,8 +45,11 @@ def check_deployable(config: Config) -> None:
         return
     if config.algorithm.name != "analytic":
         raise UserError("deployments know [privacy] for algorithm.name = 'analytic' only; set it, or remove [privacy]")
-    if asked.secure_sums:
-        raise UserError("privacy.secure_sums is for runs on one machine so far; remove it to deploy")
+    if asked.secure_sums and len(asked.identities) < LEAST:
+        raise UserError(
+            f"privacy.secure_sums needs the keys of at least {LEAST} parties in privacy.identities; each party prints "
+            "its own with fedalign receipt identity FOLDER"
+        )
     if asked.seeded:
         raise UserError("privacy.seeded lets the server compute the noise; remove it to deploy")
     if asked.ledger:
@@ -67,14 +72,39 @@ def check_report(config: Config) -> None:
         raise UserError(f"before the first round a party would report {what}, which noise does not cover; {fix}")
 
 
-def with_ledger(algorithm: Algorithm, config: Config, data: Path | None, run: str, client: int) -> Algorithm:
-    """The algorithm with this party's ledger, which is beside its file; rows of a preset have none."""
-    found = noisy(algorithm)
-    if found is None:
-        return algorithm
-    path = beside(data) if data is not None else None
-    own = replace(found, ledgers=(None,) * client + (path,), what=DEPLOYED, run=f"{config.name} {run[:8]}")
-    return replace(algorithm, inner=own) if isinstance(algorithm, SecureAnalytic) else own
+@dataclass(frozen=True)
+class Asked:
+    """What a message says about the run that it is of."""
+
+    run: str
+    client: int  # this party's number
+    parties: tuple[str, ...]  # by number
+    label_names: tuple[str, ...]
+
+
+def own_part(
+    algorithm: Algorithm, config: Config, data: Path | None, name: str, identity: Identity, asked: Asked
+) -> Algorithm:
+    """The algorithm with this party's ledger, which is beside its file, and its identity. Rows of a preset have no
+    ledger."""
+    found, client = noisy(algorithm), asked.client
+    if found is not None:
+        path = beside(data) if data is not None else None
+        run = f"{config.name} {asked.run[:8]}"
+        found = replace(found, ledgers=(None,) * client + (path,), what=DEPLOYED, run=run)
+    if not isinstance(algorithm, SecureAnalytic):
+        return found or algorithm
+    names = asked.parties
+    if len(set(names)) < len(names) or not 0 <= client < len(names) or names[client] != name:
+        raise UserError("the server's list of parties does not have this party at its number once; nothing is sent")
+    identity.check_listed(config.privacy.identities, name)
+    return replace(
+        algorithm,
+        inner=found or algorithm.inner,
+        label_names=asked.label_names,
+        identities=identities_of(config, names),
+        private=(None,) * client + (identity,),
+    )
 
 
 class Answers:

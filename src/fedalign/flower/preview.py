@@ -154,6 +154,13 @@ def protection(
             f"with fewer than {FEW} owners, a class shows what one or two parties have; consented: "
             + (", ".join(algorithm.consent) or "none")
         )
+        if config.privacy.identities:
+            found.append(
+                f"masks are agreed with the identities of {', '.join(map(ascii, config.privacy.identities))}; "
+                f"fingerprint {config.privacy.fingerprint}, which must be the same at every party"
+            )
+        if noisy is None:
+            found.append("no counts of hits and misses are sent, so the run has no scores")
     if found:
         found.append("not covered: label names, which classes this party annotates, and names of columns")
         found += [f"a deployment refuses this: {reason}" for reason in not_deployable(config)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from fedalign.config import Config
@@ -43,9 +44,8 @@ def simulated(algorithm: Algorithm, config: Config, data: Federation) -> Algorit
     if isinstance(algorithm, PrivateTraining):
         return gradients(algorithm.inner, config, data)
     found = noisy(algorithm)
-    if data.parties and all(elsewhere(party.train) for party in data.parties):
-        return algorithm  # each party adds what is its own
-    if found is not None:
+    deployed = bool(data.parties) and all(elsewhere(party.train) for party in data.parties)
+    if found is not None and not deployed:  # a deployed party adds its own ledger
         found = replace(found, ledgers=ledgers(config, data))
     if not isinstance(algorithm, SecureAnalytic):
         return found or algorithm
@@ -56,14 +56,23 @@ def simulated(algorithm: Algorithm, config: Config, data: Federation) -> Algorit
         )
     few = [data.label_names[c] for c in exposed(data.classes, data.task)]
     require_consent([name for name in few if name not in algorithm.consent])
-    private = tuple(Identity.simulated(config.seed, party.name) for party in data.parties)
-    return replace(
-        algorithm,
-        inner=found or algorithm.inner,
-        label_names=tuple(data.label_names),
-        identities=tuple(one.public for one in private),
-        private=private,
-    )
+    algorithm = replace(algorithm, inner=found or algorithm.inner, label_names=tuple(data.label_names))
+    names = [party.name for party in data.parties]
+    if deployed:
+        return replace(algorithm, identities=identities_of(config, names))
+    private = tuple(Identity.simulated(config.seed, name) for name in names)
+    return replace(algorithm, identities=tuple(one.public for one in private), private=private)
+
+
+def identities_of(config: Config, names: Sequence[str]) -> tuple[bytes, ...]:
+    """The public keys of these parties, as the configuration lists them."""
+    known = config.privacy.identities
+    missing = [name for name in names if name not in known]
+    if missing:
+        raise UserError(
+            f"privacy.identities has no key of {missing[0]!a}; add what fedalign receipt identity prints there"
+        )
+    return tuple(bytes.fromhex(known[name]) for name in names)
 
 
 def gradients(algorithm: Algorithm, config: Config, data: Federation) -> PrivateTraining:

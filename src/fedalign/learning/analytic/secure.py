@@ -58,6 +58,12 @@ class SecureAnalytic(Algorithm):
     def local_update(self, visit: Visit) -> tuple[Update, Arrays]:
         return secure_client.answer(self, visit)
 
+    def answered_once(self, received: Arrays, client: int) -> tuple[str, Arrays] | None:
+        step = Step(int(received[OWN + "step"]))
+        if step is Step.MASKED and isinstance(self.inner, PrivateAnalytic):
+            return "sums", received
+        return f"{int(received[OWN + 'exchange'])}-{int(received[OWN + 'attempt'])}-{step.name.lower()}", received
+
     # --- what the server does ----------------------------------------------------------------------------------------
 
     def start(self, model: DualEncoder, num_clients: int) -> Server:

@@ -6,6 +6,7 @@ The server must not be the one that passes them on: it could hand out keys of it
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,8 +54,7 @@ class Identity:
             text = path.read_text(encoding="ascii").strip()
         except FileNotFoundError:
             made = cls.new()
-            folder.mkdir(parents=True, exist_ok=True)
-            write_atomically(path, made.private.hex() + "\n", PRIVATE)
+            made.keep(folder)
             return made
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(f"{path} cannot be read; restore it from a backup") from error
@@ -65,6 +65,19 @@ class Identity:
         if len(private) != KEY:
             raise UserError(f"{path} holds no key; restore it from a backup, or delete it and exchange a new one")
         return cls(private)
+
+    def keep(self, folder: Path) -> None:
+        """Writes the key to a file that only its user can read."""
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(folder / FILE, self.private.hex() + "\n", PRIVATE)
+
+    def check_listed(self, identities: Mapping[str, str], name: str) -> None:
+        """Refuses a list of identities in which this party has another key, or none."""
+        if identities.get(name) != self.public.hex():
+            raise UserError(
+                f"privacy.identities has another key of {name!a} than this party's own, {self.public.hex()}; nothing "
+                "is sent, the operators must correct the list"
+            )
 
     @property
     def public(self) -> bytes:
