@@ -15,7 +15,7 @@ import numpy as np
 from fedalign.errors import UserError
 from fedalign.privacy.secure_sums.identity import KEY, library
 
-BLOCK = 1 << 15  # numbers of a mask that are made at once
+BLOCK = 1 << 14  # numbers of a mask that are made at once
 
 
 @dataclass(frozen=True)

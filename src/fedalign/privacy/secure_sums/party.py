@@ -91,8 +91,7 @@ def masked(
     if unknown:
         raise UserError(f"a share comes from party {unknown[0]}, which sent no key; nothing is sent")
     opened = {other: masks.unseal(secrets.pairs[other].seal, other, me, one) for other, one in sealed.items()}
-    numbers = np.concatenate([values, np.zeros(ZEROS)])
-    total = fixed_point.encode(numbers, len(sealed) + 1)
+    total = fixed_point.encode(values, len(sealed) + 1, ZEROS)
     pairs = [pair_stream(secrets.pairs[other], me, other) for other in sealed]
     masks.add_streams(total, [(secrets.seed, False), *pairs])
     return total, replace(secrets, shares={**secrets.shares, **opened}, sent=True)
