@@ -206,3 +206,16 @@ def test_an_identity_is_made_before_joining(tmp_path: Path, capsys: pytest.Captu
     assert fedalign("receipt", "identity", tmp_path / "who") == 0
     shown = capsys.readouterr().out.strip()
     assert Identity.of_folder(tmp_path / "who").public.hex() == shown
+
+
+def test_joining_a_run_with_masks_needs_the_identity_that_the_list_has(tmp_path: Path) -> None:
+    from fedalign.cli.party import identity_of
+
+    text = '[privacy]\nsecure_sums = true\n[privacy.identities]\na = "' + "0" * 64 + '"\n'
+    assert identity_of("[privacy]\n", "a", None) is None
+    with pytest.raises(UserError, match="this run adds masks: give --identity FOLDER"):
+        identity_of(text, "a", None)
+    who = Identity.of_folder(tmp_path / "who")
+    with pytest.raises(UserError, match="has another key of 'a' than this party's own"):
+        identity_of(text, "a", tmp_path / "who")
+    assert identity_of(text.replace("0" * 64, who.public.hex()), "a", tmp_path / "who") == who
