@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedalign.learning.algorithm import Algorithm
 from fedalign.learning.analytic import client, server, summary
-from fedalign.learning.local_training import labelled_rows
+from fedalign.learning.analytic.state import Options
 from fedalign.learning.model import DualEncoder
 from fedalign.learning.replies import Rejection
 from fedalign.types import Arrays, Examples, ReplySpec, Server, Task, Update, Visit
@@ -27,14 +27,15 @@ class Analytic(Algorithm):
     refinements: Annotated[int, Field(ge=0, le=20)] = 3  # single-label: exchanges of expected labels; 0: none
     likelihood: Annotated[int, Field(ge=0, le=1000)] = 0  # gradient exchanges towards maximum likelihood; 0: none
     penalty: Annotated[float, Field(gt=0)] | None = None  # relative to trace / d; None: chosen on validation rows
+    balance: bool = False  # single-label: every client has each class as often as the clients that annotate it
     omega: Annotated[float, Field(ge=0, le=1)] | None = None  # weight of unknown entries, multi-label; None: chosen
 
-    def options(self, task: Task) -> server.Options:
-        return server.Options(task, self.refinements, self.likelihood, self.penalty, self.omega, self.robust != "off")
+    def options(self, task: Task) -> Options:
+        return Options(task, self.refinements, self.likelihood, self.penalty, self.omega, self.robust, self.balance)
 
     def start(self, model: DualEncoder, num_clients: int) -> Server:
         summary.check_options(self.clip_updates, self.robust)
-        return server.start(model, num_clients)
+        return server.start(model, num_clients, self.balance)
 
     def participants(self, state: Server) -> list[int] | None:
         return server.participants(state)
@@ -46,8 +47,7 @@ class Analytic(Algorithm):
         return server.finished(state)
 
     def local_update(self, visit: Visit) -> tuple[Update, Arrays]:
-        sent = client.answer(visit)
-        return Update({}, labelled_rows(visit.data, visit.model.task), visit.data.classes, sent), {}
+        return client.update(visit), {}
 
     def server_step(self, model: DualEncoder, state: Server, updates: Sequence[Update]) -> Server:
         return server.step(model, state, updates, self.options(model.task))

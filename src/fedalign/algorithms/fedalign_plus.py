@@ -23,6 +23,7 @@ class FedAlignPlus(FedAlign):
     known entries, with logits corrected for the client's own share of positives, and `unknown` on the others."""
 
     base: Literal["none", "analytic"] = "analytic"
+    balance: bool = False  # of the analytic solution
     alignment: bool = False
     alternating: bool = False
     complement: bool = True  # single-label only
@@ -56,10 +57,9 @@ class FedAlignPlus(FedAlign):
             return super().task_loss(visit, batch, logits)
         if self.loss == "balanced":
             return losses.multi_label(logits, batch)
-        known = batch.known
         prior = visit.received.get(PRIOR, torch.zeros(0))  # (C,) estimated with the analytic solution, or empty
         shift = 0.0 if not len(prior) else objectives.prior_shift(visit.data.y, visit.data.known, prior)
-        entries = known * objectives.ENTRY_LOSSES[self.loss](logits + shift, batch.y)
+        entries = batch.known * objectives.ENTRY_LOSSES[self.loss](logits + shift, batch.y)
         entries = entries + self.unknown_weight * self._unknown(batch, logits, prior)
         found = objectives.mean_loss(entries, batch.drawn)
         if self.expected_positives and len(prior):

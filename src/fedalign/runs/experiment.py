@@ -130,7 +130,10 @@ def algorithm_of(config: Config) -> Algorithm:
         return found
     if found.fixed_features:
         raise UserError(f"algorithm.base is for methods that train; {config.algorithm.name} is the base itself")
-    asked = {} if found.robust == "off" else {"robust": "auto"}  # sums are compared, whatever rule updates are voted by
+    # sums are compared, whatever rule updates are voted by
+    asked: dict[str, Any] = {} if found.robust == "off" else {"robust": "auto"}
+    if getattr(found, "balance", False):
+        asked["balance"] = True
     first: Algorithm = registry.build("algorithms", found.base, asked)
     clip, robust = found.clip_updates, found.robust
     return OnBase(first=first, then=found, rounds=config.rounds, clip_updates=clip, robust=robust)

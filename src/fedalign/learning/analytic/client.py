@@ -13,12 +13,14 @@ from torch import Tensor
 
 from fedalign.learning.analytic import choose, kept, refine
 from fedalign.learning.analytic.sums import sums
+from fedalign.learning.local_training import labelled_rows
 from fedalign.learning.model import DualEncoder
-from fedalign.types import Arrays, Examples, Rows, Task, Visit, take
+from fedalign.types import Arrays, Examples, Rows, Task, Update, Visit, take
 
 ROWS = 4096  # features computed at once
 KEPT = 256 << 20  # bytes of features that are kept while one answer is computed
 BYTES = 4  # of a feature
+SHARES = "class_shares"  # (C,) what expected labels are balanced to; zeros: they are not
 SOFTNESS = 0.07  # temperature of expected labels, for targets 0 and 1
 
 
@@ -31,6 +33,11 @@ class Stage(IntEnum):
     RANKING = 3  # multi-label: histograms of validation and training scores, for candidate weights
     GRADIENT = 5  # of the likelihood
     DONE = 6
+
+
+def update(visit: Visit) -> Update:
+    """The client's answer as an update without weights."""
+    return Update({}, labelled_rows(visit.data, visit.model.task), visit.data.classes, answer(visit))
 
 
 def answer(visit: Visit) -> Arrays:
@@ -46,8 +53,7 @@ def answer(visit: Visit) -> Arrays:
         found |= sums(training.features, data.y, data.known)
     if stage in ANSWERS:
         validation = Part(model, visit.validation or data.take(torch.arange(0)))
-        candidates = visit.received["candidates"]  # (K, C, d + 1)
-        found |= ANSWERS[stage](training, validation, candidates, float(visit.received["omega"]), model.task)
+        found |= ANSWERS[stage](training, validation, visit.received, model.task)
     return found
 
 
@@ -97,30 +103,34 @@ def statistics(model: DualEncoder, x: Rows) -> Arrays:
     return total
 
 
-def _candidates(training: Part, validation: Part, candidates: Tensor, omega: float, task: Task) -> Arrays:
+def _candidates(training: Part, validation: Part, received: Arrays, task: Task) -> Arrays:
+    candidates, shares = received["candidates"], received.get(SHARES, torch.zeros(0))  # (K, C, d + 1)
     found = choose.loss_sums(validation.features, validation.y, validation.known, candidates)
     expected = [
-        refine.expected_sums(training.features, training.known, weights, task, SOFTNESS) for weights in candidates
+        refine.expected_sums(
+            training.features, training.known, weights, task, SOFTNESS, shares if bool(shares.any()) else None
+        )
+        for weights in candidates
     ]
     return {**found, "expected": torch.stack(expected)}
 
 
-def _ranking(training: Part, validation: Part, candidates: Tensor, omega: float, task: Task) -> Arrays:
+def _ranking(training: Part, validation: Part, received: Arrays, task: Task) -> Arrays:
     return {
-        name: choose.histograms(part.features, part.y, part.known, candidates)
+        name: choose.histograms(part.features, part.y, part.known, received["candidates"])
         for name, part in (("validation", validation), ("training", training))
     }
 
 
-def _gradient(training: Part, validation: Part, candidates: Tensor, omega: float, task: Task) -> Arrays:
-    weights, held = candidates[0], validation
+def _gradient(training: Part, validation: Part, received: Arrays, task: Task) -> Arrays:
+    weights, held, omega = received["candidates"][0], validation, float(received["omega"])
     found = refine.likelihood_sums(training.features, training.y, training.known, weights, task, omega)
     checked = refine.likelihood_sums(held.features, held.y, held.known, weights, task)
     reliable = choose.reliability_sums(held.features, held.y, held.known, weights, task)
     return {**found, "validation_loss": checked["loss"], "reliability": reliable}
 
 
-Answer = Callable[[Part, Part, Tensor, float, Task], Arrays]
+Answer = Callable[[Part, Part, Arrays, Task], Arrays]
 ANSWERS: dict[Stage, Answer] = {
     Stage.CANDIDATES: _candidates,
     Stage.RANKING: _ranking,

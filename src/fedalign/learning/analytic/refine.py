@@ -15,18 +15,34 @@ from fedalign.learning.analytic.sums import with_constant
 from fedalign.types import Arrays, Task
 
 MEMORY = 10  # pairs of steps and gradient differences that L-BFGS remembers
+PASSES = 30  # in which offsets are found that balance expected labels
+BALANCED = 20_000  # rows of a client that they are found on
+FURTHEST = 30.0  # an offset
+TINY = 1e-12
 ARMIJO = 1e-4  # share of the promised decrease that a step must reach
 
 
-def expected_sums(chunks: Iterable[Tensor], known: Tensor, weights: Tensor, task: Task, temperature: float) -> Tensor:
+def expected_sums(
+    chunks: Iterable[Tensor],
+    known: Tensor,
+    weights: Tensor,
+    task: Task,
+    temperature: float,
+    shares: Tensor | None = None,
+) -> Tensor:
     """(C, d + 1): sums of rows, each weighted by the label that the model expects for its unknown entries.
 
     Single-label: softmax of score / temperature over the classes that are not known for the row. Multi-label: the score
     itself, which estimates a probability, cut to between 0 and 1. Weights may be those of K candidates (K, C, d + 1).
+    With `shares` (C,), expected labels of single-label data are balanced to these shares of the classes, and chunks are
+    read more than once.
     """
     candidates = weights.view(-1, *weights.shape[-2:])
     found = torch.zeros_like(candidates)
-    first = 0
+    first, offsets = 0, torch.zeros(candidates.shape[:2], dtype=torch.float64)
+    if shares is not None:
+        for k, candidate in enumerate(candidates):
+            offsets[k] = _offsets(chunks, known, candidate, temperature, shares)
     for chunk in chunks:
         unknown = ~known[first : first + len(chunk)]
         first += len(chunk)
@@ -35,11 +51,40 @@ def expected_sums(chunks: Iterable[Tensor], known: Tensor, weights: Tensor, task
         for k, candidate in enumerate(candidates):
             scores = z @ candidate.T  # (rows, C)
             if task == "single":
-                q = torch.softmax((scores / temperature).masked_fill(~unknown, -torch.inf), 1)
+                q = torch.softmax((scores / temperature + offsets[k]).masked_fill(~unknown, -torch.inf), 1)
             else:
                 q = scores.clamp(0, 1) * unknown
             found[k] += q.T @ z
     return found.view_as(weights)
+
+
+def _offsets(chunks: Iterable[Tensor], known: Tensor, weights: Tensor, temperature: float, shares: Tensor) -> Tensor:
+    """(C,) what is added to logits so that the expected labels of unknown entries have the given shares."""
+    logits, left = [], known[:BALANCED]
+    for chunk in chunks:
+        part, left = ~left[: len(chunk)], left[len(chunk) :]
+        scores = with_constant(chunk[: len(part)][part.any(1)]) @ weights.T / temperature
+        logits.append(scores.masked_fill(~part[part.any(1)], -torch.inf))
+        if not len(left):
+            break
+    return balancing(torch.cat(logits), shares)
+
+
+def balancing(logits: Tensor, shares: Tensor) -> Tensor:
+    """(C,) offsets with which the mean of softmax(logits + offsets) over rows (n, C) has these shares of the classes.
+
+    An entry of -inf is a class that a row cannot have; shares are those among the others then. Sinkhorn's iteration:
+    an offset grows by the logarithm of the wanted over the expected number of rows. A class without a share has none.
+    """
+    possible = logits.isfinite() & (shares > 0)
+    wanted = possible * shares
+    wanted = (wanted / wanted.sum(1, keepdim=True).clamp(min=TINY)).sum(0)  # (C,) rows
+    found = torch.zeros_like(shares)
+    for _ in range(PASSES):
+        expected = torch.softmax(logits + found, 1).sum(0)
+        step = torch.log(wanted.clamp(min=TINY) / expected.clamp(min=TINY))
+        found = (found + torch.where(wanted > 0, step, 0.0)).clamp(-FURTHEST, FURTHEST)
+    return found
 
 
 def likelihood_sums(

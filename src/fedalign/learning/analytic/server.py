@@ -24,7 +24,7 @@ import torch
 
 from fedalign.learning.analytic import choose, likelihood, multi, single
 from fedalign.learning.analytic.audit import contradicted
-from fedalign.learning.analytic.client import Stage
+from fedalign.learning.analytic.client import SHARES, Stage
 from fedalign.learning.analytic.state import (
     SUMS,
     Options,
@@ -57,7 +57,7 @@ LASTING = ("sums/", "left/", "like/", "multi")  # what stays when the exchanges 
 WAITING = "waiting/"  # prefix of answers to an exchange that a client has missed
 
 
-def start(model: DualEncoder, num_clients: int) -> Server:
+def start(model: DualEncoder, num_clients: int, balance: bool = False) -> Server:
     """What the server holds before the first exchange."""
     classes, dim = model.label_encoder.weight.shape
     shapes: dict[str, tuple[int, ...]] = model.data_encoder.statistics_shapes  # type: ignore[assignment]
@@ -68,6 +68,8 @@ def start(model: DualEncoder, num_clients: int) -> Server:
         "candidates": torch.zeros(0, classes, dim + 1, dtype=double),
         "omega": torch.zeros(1, dtype=double),
     }
+    if balance:
+        extra[SHARES] = torch.zeros(classes, dtype=double)
     state = {f"like/{name}": torch.zeros(shape, dtype=double) for name, shape in shapes.items()}
     if model.task == "multi":
         state["multi"] = torch.ones(1, dtype=torch.bool)
@@ -184,7 +186,7 @@ def _first(server: Server, present: Sequence[int], options: Options) -> Server:
     state = {name: value for name, value in server.state.items() if name.startswith(LASTING)}
     server = replace(server, state=state)
     server = with_state(server, phase=torch.zeros(1, dtype=torch.int64), present=_flags(server, present))
-    if options.robust:
+    if options.robust != "off":
         pairs = [(m, c) for m, classes in contradicted(sums_of(server)).items() for c in classes]
         server = with_state(server, doubted=torch.tensor(pairs, dtype=torch.int64).view(-1, 2))
     return (multi if options.task == "multi" else single).first(server, options)

@@ -8,9 +8,20 @@ import torch
 from torch import Tensor
 
 from fedalign.learning.analytic import choose, likelihood
-from fedalign.learning.analytic.client import Stage
+from fedalign.learning.analytic.client import SHARES, Stage
 from fedalign.learning.analytic.solve import solve_all
-from fedalign.learning.analytic.state import FIRST, Options, added, ask, double, note_singular, total_sums, with_head
+from fedalign.learning.analytic.state import (
+    FIRST,
+    Options,
+    added,
+    ask,
+    class_shares,
+    double,
+    note_singular,
+    total_sums,
+    with_extra,
+    with_head,
+)
 from fedalign.learning.analytic.state import with_state as keep
 from fedalign.types import Arrays, Server
 
@@ -23,6 +34,8 @@ def first(server: Server, options: Options) -> Server:
     server = keep(server, grid=torch.tensor([(p, 0.0) for p in penalties], dtype=double))
     found = solve_all(total_sums(server), [(0.0, penalty) for penalty in penalties])
     server = note_singular(with_head(server, found[0].extended), found)
+    if options.balance:
+        server = with_extra(server, **{SHARES: class_shares(server)})
     return ask(server, Stage.CANDIDATES, [one.extended for one in found])
 
 
@@ -55,7 +68,9 @@ def _default(grid: Tensor) -> int:
 def _finish(server: Server, options: Options, measured: bool) -> Server:
     kept, losses = server.state["kept"], server.state["losses"]  # (R, C, d + 1), (R, T)
     lowest = losses.min(1).values
-    number = len(kept) - 1 if not measured or float(lowest[-1]) < SLACK * float(lowest[0]) else 0
+    balanced = options.balance and bool(server.extra[SHARES].any())  # which validation rows of owners cannot judge
+    lower = float(lowest[-1]) < SLACK * float(lowest[0])
+    number = len(kept) - 1 if lower or balanced or not measured else 0
     place = int(losses[number].argmin()) if measured else int((choose.TEMPERATURES - 0.07).abs().argmin())
     temperature = choose.TEMPERATURES[place : place + 1].clone()
     server = keep(server, refinements=torch.tensor([number]), temperature=temperature)

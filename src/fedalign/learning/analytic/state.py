@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedalign.learning.analytic.client import Stage
 from fedalign.learning.analytic.solve import Solution
-from fedalign.learning.analytic.sums import total, total_of_all_rows
+from fedalign.learning.analytic.sums import ALL, diagonal, total, total_of_all_rows
 from fedalign.types import Arrays, Server, Task
 
 PENALTIES = {"single": (0.01, 0.03, 0.1, 0.3, 1.0), "multi": (0.01, 0.03, 0.1, 0.3, 1.0)}
@@ -31,7 +31,8 @@ class Options:
     likelihood: int
     penalty: float | None
     omega: float | None
-    robust: bool = False  # leave out clients whose labels the others contradict
+    robust: str = "off"  # otherwise leave out clients whose labels the others contradict
+    balance: bool = False  # single-label: expected labels in the shares that the classes have at their owners
 
     @property
     def penalties(self) -> tuple[float, ...]:
@@ -100,6 +101,16 @@ def total_sums(server: Server, all_rows: bool = False) -> Arrays:
     """The sums of all clients, added in client order."""
     clients = [sums for m, sums in sums_of(server).items() if m not in doubted(server)]
     return total_of_all_rows(clients) if all_rows else total(clients)
+
+
+def class_shares(server: Server) -> Tensor:
+    """(C,) the share of each class among all rows of the clients that annotate it; zeros unless all are known."""
+    clients = [sums for m, sums in sums_of(server).items() if m not in doubted(server)]
+    positives = torch.stack([sums["class_sums"][:, -1] for sums in clients])  # (clients, C)
+    rows = torch.stack([diagonal(sums["grams"][ALL])[-1] for sums in clients])
+    owners = torch.stack([sums["which"] == ALL for sums in clients]) & (positives > 0)
+    found = (owners * positives).sum(0) / (owners * rows[:, None]).sum(0).clamp(min=1)
+    return found if bool((found > 0).all()) else torch.zeros_like(found)
 
 
 def note_singular(server: Server, solutions: Sequence[Solution]) -> Server:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from fedalign.errors import UserError
-from fedalign.learning.analytic.client import Stage
+from fedalign.learning.analytic.client import SHARES, Stage
 from fedalign.learning.analytic.server import reply_spec
 from fedalign.learning.analytic.state import SUMS, Options, doubted, held, stage_of
 from fedalign.learning.analytic.sums import implausible_sums, matrices, reject_statistics
@@ -88,6 +88,8 @@ def chosen(server: Server) -> dict[str, Any]:
     found |= {name: float(server.state[name]) for name in NUMBERS if name in server.state}
     if _singular(server):
         found["singular"] = _singular(server)
+    if SHARES in server.extra:
+        found["class_shares"] = [round(float(share), 6) for share in server.extra[SHARES]]
     if "priors" in server.state:
         found["priors"] = [round(float(p), 6) for p in server.state["priors"]]
     return found
@@ -124,6 +126,11 @@ def _singular(server: Server) -> list[int]:
 def warnings(server: Server, label_names: Sequence[str]) -> list[str]:
     """What a person should know about the result, one sentence each."""
     left_out = [f"party {m} is left out: {why}" for m, why in suspects(server, label_names).items()]
+    if SHARES in server.extra and not bool(server.extra[SHARES].any()):
+        left_out.append(
+            "algorithm.balance changes nothing here: it needs data with one class per row, for each class a party that "
+            "annotates it in all its rows, and no secure sums"
+        )
     names = [label_names[c] for c in _singular(server)]
     if not names:
         return left_out
