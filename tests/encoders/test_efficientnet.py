@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load, save
+from torch.nn import functional as F
 
-from fedalign import Federation, Model, train
+from fedalign import Federation, Model, registry, train
 from fedalign.encoders import efficientnet_lite0 as network
 from fedalign.encoders._legacy_weights import read_weights
 from fedalign.errors import UserError
@@ -121,3 +122,48 @@ def test_a_trained_model_is_stored_loaded_and_exported(tmp_path: Path) -> None:
     torch.testing.assert_close(again.logits(rows), model.logits(rows))
     given = torch.from_numpy(again.inputs.graph_inputs(rows)["rows"])
     torch.testing.assert_close(graph_of(again)(given)[0], again.logits(rows), atol=1e-5, rtol=1e-5)
+
+
+@INSTALLED
+def test_only_the_last_block_and_what_follows_is_trained_and_returned(tmp_path: Path) -> None:
+    rows = np.random.default_rng(1).random((8, 16, 16, 1), dtype=np.float32)
+    data = Federation.from_arrays({"north": (rows, ["bright", "dark"] * 4)})
+    before = registry.build("encoders", "efficientnet-lite0-tuned", {"side": 16, "dim": 8}).build(
+        Shape("images", (1, 16, 16)), torch.Generator().manual_seed(0)
+    )
+    trained = {name for name, _ in before.named_parameters()}
+    blocks = {f"10_{part}_{word}" for part in ("expand", "depthwise", "project") for word in ("weight", "bias")}
+    assert trained == blocks | {"out", "norm", "norm_bias"}
+    fixed: Any = network.EfficientNetLite0(side=16).build(Shape("images", (1, 16, 16)), torch.Generator())
+    x = torch.from_numpy(rows).permute(0, 3, 1, 2)
+    torch.testing.assert_close(F.normalize(before.cells(before.blocks(before.stem(x)))), fixed(x))
+    options = {"encoder.name": "efficientnet-lite0-tuned", "encoder.side": 16, "encoder.dim": 8, "rounds": 1}
+    changes = {**options, "algorithm.name": "fedavg", "training.epochs": 1}
+    model = train(data, out=tmp_path / "run", progress=False, settings=changes)
+    after = model.network.data_encoder.state_dict()
+    published = network.pretrained()
+    for name, value in published.items():
+        same = torch.equal(after[name.replace(".", "_")], value)
+        assert same is not name.startswith("10.")
+    again = Model.load(tmp_path / "run")
+    torch.testing.assert_close(again.logits(rows), model.logits(rows))
+
+
+@INSTALLED
+def test_the_trained_block_gets_the_gradient_of_its_weights() -> None:
+    """The derivative along one weight equals the difference quotient, in double precision."""
+    encoder: Any = registry.build("encoders", "efficientnet-lite0-tuned", {"side": 16, "dim": 4}).build(
+        Shape("images", (1, 8, 8)), torch.Generator().manual_seed(0)
+    )
+    encoder = encoder.double()
+    x = torch.rand(2, 1, 8, 8, generator=torch.Generator().manual_seed(1)).double()
+    weight = encoder.get_parameter("10_project_weight")
+    (found,) = torch.autograd.grad(encoder(x)[:, 0].sum(), [weight])
+    place, step = int(found.abs().argmax()), 1e-6
+    values = []
+    for sign in (1, -1):
+        with torch.no_grad():
+            weight.view(-1)[place] += sign * step
+            values.append(float(encoder(x)[:, 0].sum()))
+            weight.view(-1)[place] -= sign * step
+    assert (values[0] - values[1]) / (2 * step) == pytest.approx(float(found.view(-1)[place]), rel=1e-4)

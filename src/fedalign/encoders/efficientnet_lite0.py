@@ -47,18 +47,27 @@ CHUNK = 64  # images at once
 
 
 @dataclass(frozen=True)
-class EfficientNetLite0:
-    """Means of 112 channels over the cells of a grid. Nothing is trained."""
-
-    fixed: ClassVar[bool] = True
+class Options:
+    """What the network reads and returns."""
 
     side: Annotated[int, Field(ge=16, le=512)] = 64  # images are brought to this height and width; 224 in training
     grid: Annotated[int, Field(ge=1, le=8)] = 3  # cells per side
 
+
+@dataclass(frozen=True)
+class EfficientNetLite0(Options):
+    """Means of 112 channels over the cells of a grid. Nothing is trained."""
+
+    fixed: ClassVar[bool] = True
+
     def build(self, shape: Shape, generator: torch.Generator) -> EfficientNetEncoder:
-        if shape.kind != "images":
-            raise UserError("the encoder efficientnet-lite0 reads images; use encoder.name = 'tfidf' or 'mlp' instead")
+        check_images(shape)
         return EfficientNetEncoder(self, shape)
+
+
+def check_images(shape: Shape) -> None:
+    if shape.kind != "images":
+        raise UserError("the encoder efficientnet-lite0 reads images; use encoder.name = 'tfidf' or 'mlp' instead")
 
 
 class EfficientNetEncoder(NothingToFit):
@@ -67,7 +76,7 @@ class EfficientNetEncoder(NothingToFit):
     keyed = True
     portable = True  # to other devices
 
-    def __init__(self, options: EfficientNetLite0, shape: Shape) -> None:
+    def __init__(self, options: Options, shape: Shape) -> None:
         super().__init__()
         self.options = options
         steps = -(-options.side // SHRINK)
@@ -86,20 +95,27 @@ class EfficientNetEncoder(NothingToFit):
 
     def features(self, x: Tensor) -> Tensor:
         """(n, 112 * grid * grid) of a few images."""
+        return F.normalize(self.cells(self.blocks(self.stem(x))))
+
+    def stem(self, x: Tensor) -> Tensor:
+        """(n, 32, side / 2, side / 2), the input of the first block."""
         side = self.options.side
         x = F.interpolate(x, (side, side), mode="bilinear", align_corners=False)
-        x = self._conv("stem", x.expand(-1, 3, -1, -1) * BRIGHTNESS, stride=2)
-        for place, (_, _, stride, expansion) in enumerate(BLOCKS):
-            before = x
+        return self._conv("stem", x.expand(-1, 3, -1, -1) * BRIGHTNESS, stride=2)
+
+    def blocks(self, x: Tensor, first: int = 0, last: int = len(BLOCKS)) -> Tensor:
+        """The output of the blocks from `first` up to and without `last`."""
+        for place in range(first, last):
+            before, (_, _, stride, expansion) = x, BLOCKS[place]
             x = self._conv(f"{place}.expand", x) if expansion > 1 else x
             x = self._conv(f"{place}.depthwise", x, stride, groups=x.shape[1])
             x = self._conv(f"{place}.project", x, active=False)
             x = x + before if x.shape == before.shape else x
-        return F.normalize(self.cells(x))
+        return x
 
     def _conv(self, name: str, x: Tensor, stride: int = 1, groups: int = 1, active: bool = True) -> Tensor:
         """A convolution whose output has ceil(side / stride) places per side, as in TensorFlow."""
-        weight, bias = self.get_buffer(_buffer(f"{name}.weight")), self.get_buffer(_buffer(f"{name}.bias"))
+        weight, bias = (getattr(self, _buffer(f"{name}.{word}")) for word in ("weight", "bias"))
         kernel = weight.shape[2]
         if kernel > 1:
             x = F.pad(x, [amount for side in (x.shape[3], x.shape[2]) for amount in padding(side, kernel, stride)])
