@@ -27,6 +27,7 @@ from fedalign.learning.rounds import rounds
 from fedalign.runs import experiment
 from fedalign.types import Examples, Pool
 
+CHUNK = 1000  # images per file
 BASE = ["algorithm.name=analytic", "encoder.name=efficientnet-lite0", "engine.workers=1"]
 
 
@@ -37,7 +38,6 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[])
     given = parser.parse_args()
     torch.set_num_threads(1)
-    given.folder.mkdir(parents=True, exist_ok=True)
     settings = config.load("fashion-10", [*BASE, *given.set])
     pool = experiment.load(settings)
     assert isinstance(pool, Pool)
@@ -45,7 +45,7 @@ def main() -> None:
     assert pool.validation is not None
     encoder = experiment.plan(settings).model.data_encoder
     parts = (pool.train, pool.validation, pool.test)
-    features = [stored(encoder, part, given.folder / f"{i}.npy") for i, part in enumerate(parts)]
+    features = [stored(encoder, part, given.folder / str(i)) for i, part in enumerate(parts)]
     known = dict(zip((row for part in parts[:2] for row in keys(part.x)), torch.cat(features[:2]), strict=False))
     for number in range(given.seeds):
         for kind in ("parties", "pooled"):
@@ -60,15 +60,19 @@ def keys(x: object) -> list[bytes]:
 
 
 def stored(encoder: torch.nn.Module, part: Examples, path: Path) -> Tensor:
-    """The features of some rows, computed unless the folder has them."""
-    if not path.is_file():
-        began = time.process_time()
-        assert isinstance(part.x, Tensor)
-        with torch.no_grad():
-            found = torch.cat([encoder(rows) for rows in part.x.split(ROWS)])
-        np.save(path, found.numpy())
-        print(f"features of {len(found):,} images: {time.process_time() - began:.0f} s of CPU time", flush=True)
-    return torch.from_numpy(np.load(path))
+    """The features of some rows; a file for each chunk, so that a computation that was stopped resumes."""
+    assert isinstance(part.x, Tensor)
+    path.mkdir(parents=True, exist_ok=True)
+    began, found = time.process_time(), []
+    for place, rows in enumerate(part.x.split(CHUNK)):
+        file = path / f"{place}.npy"
+        if not file.is_file():
+            with torch.no_grad():
+                np.save(file.with_suffix(".part.npy"), encoder(rows).numpy())
+            file.with_suffix(".part.npy").rename(file)
+        found.append(torch.from_numpy(np.load(file)))
+    print(f"features of {len(part):,} images: {time.process_time() - began:.0f} s of CPU time", flush=True)
+    return torch.cat(found)
 
 
 def trained(settings: config.Config, known: dict[bytes, Tensor], test: Examples, tested: Tensor) -> str:
