@@ -41,6 +41,7 @@ class MlpEncoder(nn.Module):
         super().__init__()
         self.options = options
         self.dim = options.dim
+        self.stackable = options.dropout == 0  # no random numbers, so clients may be trained together
 
         def uniform(*size: int, bound: float) -> nn.Parameter:
             return nn.Parameter(torch.empty(*size).uniform_(-bound, bound, generator=generator))

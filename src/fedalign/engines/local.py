@@ -19,27 +19,34 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from fedalign.errors import UserError
 from fedalign.learning import metrics
 from fedalign.learning.client_state import ClientStates
 from fedalign.learning.local_training import ModelPair, TrainingCallback, train_client
 from fedalign.learning.rounds import Plan, Reply
 from fedalign.learning.scoring import chunks, steps_of
+from fedalign.learning.stacked import Member, require_stackable, train_stack
+from fedalign.randomness import KeyedRandom
 from fedalign.system.allocation import keep_freed_memory
 from fedalign.system.cores import cores
 from fedalign.system.device import CPU, Device, chosen
 from fedalign.types import Arrays, Examples, Party, Server, Truth, size_of
 
+STACK = 16  # clients trained together at most
 Counter = Callable[[Tensor, Examples], Tensor]  # logits of some rows to counts that add up
 
 
 @dataclass(frozen=True)
 class Local:
     """workers: threads, 0 for one per core. memory_mb: client states held in memory before they are moved to disk.
-    device: where encoders run; on another device than the CPU the last digits of results differ."""
+    device: where encoders run; on another device than the CPU the last digits of results differ.
+    stacked: clients of a round are trained together, one group per core; faster with small batches and small encoders,
+    and the last digits of results differ."""
 
     workers: Annotated[int, Field(ge=0)] = 0
     memory_mb: Annotated[int, Field(ge=1)] = 1024
     device: Device = "auto"
+    stacked: bool = False
 
     @contextmanager
     def open(self, plan: Plan, states: ClientStates | None = None) -> Iterator[LocalEngine]:
@@ -49,11 +56,13 @@ class Local:
         # an encoder that draws from torch's global generator must not share it between threads: one client at a time
         # is trained, by as many cores as torch may use
         keyed = all(model.keyed for model in plan.models or (plan.model,))
-        workers, threads = (count, 1) if keyed else (1, count)
+        if self.stacked:
+            self.check_stacked(plan, device)
+        workers, threads = (count, 1) if keyed or self.stacked else (1, count)
         with ClientStates.temporary(self.memory_mb) if states is None else nullcontext(states) as kept:
             before = torch.get_num_threads()
             pool = ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(threads,))
-            engine = engine_class(plan)(plan, pool, workers, kept, device)
+            engine = (StackedEngine if self.stacked else engine_class(plan))(plan, pool, workers, kept, device)
             try:
                 yield engine
             finally:
@@ -66,6 +75,13 @@ class Local:
         models = plan.models or (plan.model,)
         portable = all(bool(getattr(model.data_encoder, "portable", not model.keyed)) for model in models)
         return chosen(self.device, plan.config.encoder.name, portable)
+
+    def check_stacked(self, plan: Plan, device: torch.device) -> None:
+        if device != CPU:
+            raise UserError(f"engine.stacked runs on the CPU, not on {device}; set engine.stacked = false")
+        if plan.models:
+            raise UserError("encoders of the parties' own cannot be stacked; set engine.stacked = false")
+        require_stackable(plan.algorithm, plan.model, plan.config.training, plan.federation.inputs.shape.trial_rows())
 
 
 def engine_class(plan: Plan) -> type[LocalEngine]:
@@ -85,6 +101,7 @@ class LocalEngine:
         self.plan = plan
         self.pool = pool
         self.device = device
+        self.workers = workers
         self.states = states
         self.on_visit: Callable[[int], None] = lambda client: None  # called as each client finishes
         self.stopping = threading.Event()  # ends the visits in progress
@@ -154,19 +171,60 @@ class LocalEngine:
     def count(self, weights: Arrays, parts: Sequence[Examples], counter: Counter, grid: int = 0) -> Tensor:
         """Counts of decisions on these rows, summed: (C, 4), or (T, C, 4) for a grid of T thresholds."""
         jobs = [(part, rows) for part in parts for rows in chunks(part.x)]
-        found = self.pool.map(lambda job: self._count(weights, job[0], job[1], counter), jobs)
+        loaded: set[int] = set()  # models that hold these weights by now
+        found = self.pool.map(lambda job: self._count(weights, loaded, job[0], job[1], counter), jobs)
         shape = ((grid,) if grid else ()) + (len(self.plan.federation.label_names), 4)
         return sum(found, start=torch.zeros(shape, dtype=torch.int64))
 
-    def _count(self, weights: Arrays, part: Examples, rows: Tensor, counter: Counter) -> Tensor:
+    def _count(self, weights: Arrays, loaded: set[int], part: Examples, rows: Tensor, counter: Counter) -> Tensor:
         models = self._models.get()
         try:
+            if id(models) not in loaded:
+                models.start.load(weights)
+                loaded.add(id(models))
             batch = part.take(rows)
             with torch.no_grad():
-                logits = models.start.load(weights)(batch.x)
+                logits = models.start(batch.x)
         finally:
             self._models.put(models)
         return counter(logits, batch)
+
+
+class StackedEngine(LocalEngine):
+    """Trains the clients of a round in groups, one group per thread."""
+
+    def train(self, server: Server, round_number: int, chosen: Sequence[int]) -> list[Reply]:
+        self.pending.clear()
+        parties = self.plan.federation.parties
+        order = sorted(chosen, key=lambda m: -len(parties[m].train))
+        groups = max(self.workers, -(-len(order) // STACK))
+        running = [
+            self.pool.submit(self._train_group, server, round_number, order[part::groups])
+            for part in range(min(groups, len(order)))
+        ]
+        found = {reply.client: reply for group in running for reply in group.result()}
+        return [found[m] for m in chosen]
+
+    def _train_group(self, server: Server, round_number: int, clients: Sequence[int]) -> list[Reply]:
+        plan = self.plan
+        members, notes = [], []
+        for client in clients:
+            party = plan.federation.parties[client]
+            callback = SimulationCallback(party, self.stopping)
+            noise = KeyedRandom(plan.config.seed, round_number, client)
+            members.append(Member(client, party.train, self.states.get(client), noise, callback))
+            notes.append(callback)
+        models = self._models.get()
+        try:
+            train_stack(plan.algorithm, models, server, members, plan.config.training)
+        finally:
+            self._models.put(models)
+        replies = []
+        for member, callback in zip(members, notes, strict=True):
+            self.pending[member.client] = member.kept
+            self.on_visit(member.client)
+            replies.append(Reply(member.client, member.update, kept=size_of(member.kept), notes=callback.notes))
+        return replies
 
 
 class SimulationCallback(TrainingCallback):

@@ -1,4 +1,4 @@
-"""One client's work in one round: the only training loop in the package."""
+"""One client's work in one round: the training loop. `stacked` takes the same steps for several clients at once."""
 
 from __future__ import annotations
 
@@ -156,10 +156,12 @@ def batches(n: int, size: int, noise: KeyedRandom) -> Iterator[Tensor]:
 
 def make_optimizer(model: DualEncoder, phase: list[nn.Parameter], config: Training) -> Optimizer:
     labels = {id(parameter) for parameter in model.label_parameters()}
-    groups = [
-        Group([p for p in phase if id(p) not in labels], config.lr),
-        Group([p for p in phase if id(p) in labels], config.label_lr or config.lr),
-    ]
+    return optimizer_for([p for p in phase if id(p) not in labels], [p for p in phase if id(p) in labels], config)
+
+
+def optimizer_for(data: list[nn.Parameter], labels: list[nn.Parameter], config: Training) -> Optimizer:
+    """An optimizer of weights of the data encoder and of the label encoder, each at its own rate."""
+    groups = [Group(data, config.lr), Group(labels, config.label_lr or config.lr)]
     groups = [group for group in groups if group.parameters]
     return SGD(groups, config.momentum) if config.optimizer == "sgd" else Adam(groups)
 

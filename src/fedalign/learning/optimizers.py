@@ -83,7 +83,7 @@ class Adam(Optimizer):
         state = self._ready(group)
         adam(
             list[Tensor](group.parameters),
-            group.gradients(),
+            [gradient.contiguous() for gradient in group.gradients()],  # the fused kernel reads memory in order
             state["exp_avg"],
             state["exp_avg_sq"],
             [],
