@@ -23,6 +23,7 @@ from fedalign.ingest.holding import Divided, Holding, check_positives, hold_out
 from fedalign.ingest.locate import find_sources, find_test_file
 from fedalign.inputs import setting_names, with_input_options
 from fedalign.labels.names import allowed, normalised
+from fedalign.system.memory import require_label_memory
 from fedalign.types import Examples, Federation, Party, Task, concatenate
 
 Share = Annotated[float, Field(ge=0, lt=1)]
@@ -115,6 +116,7 @@ class Files:
         """The federation, once the parties agree. Test rows are those of `everyone`, or else each party's own."""
         agreed, _ = agree([offer(h.name, h.train, h.classes, task, self.preparation) for h in held], self.preparation)
         check_positives(held, agreed, self.min_positives)
+        require_label_memory(sum(len(part) for h in held for part in h.parts), len(agreed.label_names))
         parties = []
         for h in held:
             train, validation, test = (examples(part, h.classes, agreed) if len(part) else None for part in h.parts)

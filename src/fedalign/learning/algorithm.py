@@ -36,6 +36,7 @@ class Algorithm:
     # equal: clients with a label count the same; all: also those without; examples: by number of labelled rows
     weighting: Literal["equal", "all", "examples"] = "equal"
     average_over_owners: bool = False  # average a class vector over the clients that annotate the class
+    own_class_vectors: bool = False  # a client sends back the vectors of its own classes only; needs the line above
     base: Literal["none", "analytic"] = "none"  # analytic: train on top of the analytic solution (docs/analytic.md)
     complement: bool = False  # learn from single-label rows known to lie outside the client's classes
     clip_updates: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 10.0  # times the median change; 0: off

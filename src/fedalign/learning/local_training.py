@@ -14,6 +14,7 @@ from fedalign.errors import UserError
 from fedalign.learning import losses
 from fedalign.learning.model import DualEncoder
 from fedalign.learning.optimizers import SGD, Adam, Group, Optimizer
+from fedalign.learning.replies import own_rows
 from fedalign.learning.settings import Training
 from fedalign.randomness import KeyedRandom, seeded
 from fedalign.system.device import CPU
@@ -104,6 +105,8 @@ def run_epochs(algorithm: Algorithm, visit: Visit) -> tuple[Update, Arrays]:
     send, kept = algorithm.finish(visit)
     arrays = model.arrays()
     returned = {name: arrays[name] for name in algorithm.shared(model)}
+    if algorithm.own_class_vectors:
+        returned = own_rows(returned, data.classes, model.class_arrays)
     update = Update(returned, labelled_rows(data, model.task), data.classes, send)
     if config.keep_optimizer:
         kept = kept | {k: v.to(CPU) for optimizer in optimizers for k, v in stored(optimizer, names).items()}

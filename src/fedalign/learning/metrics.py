@@ -13,7 +13,8 @@ from fedalign.types import Task
 def decide(logits: Tensor, task: Task, thresholds: Tensor | None = None) -> Tensor:
     """(n, C) bool: the likeliest class of each row, or every class with probability above its threshold (0.5)."""
     if task == "single":
-        return torch.nn.functional.one_hot(logits.argmax(1), logits.shape[1]).bool()
+        # a one-hot of int64 would take eight times the memory, which counts with many classes
+        return torch.zeros(logits.shape, dtype=torch.bool).scatter_(1, logits.argmax(1, keepdim=True), True)
     return torch.sigmoid(logits) > (0.5 if thresholds is None else thresholds)
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from math import isfinite
 
@@ -57,6 +57,26 @@ def specs_like(arrays: Arrays) -> dict[str, ArraySpec]:
     """Specifications of arrays that training has moved away from these."""
     most = FAR * (1 + max(map(largest, arrays.values()), default=0.0))
     return {name: ArraySpec(tuple(a.shape), a.dtype, most, a) for name, a in arrays.items()}
+
+
+def own_rows(weights: Arrays, classes: Tensor, class_arrays: Sequence[str]) -> Arrays:
+    """The weights with only the class vectors of these classes, in order."""
+    return {name: value[classes] if name in class_arrays else value for name, value in weights.items()}
+
+
+def in_full(update: Update, spec: ReplySpec, class_arrays: Sequence[str]) -> Update:
+    """The update with the server's vectors for the classes that it leaves out. One that does not fit stays as it is, so
+    that `reject_reason` names the fault."""
+    weights = dict(update.weights)
+    for name in class_arrays:
+        value, wanted = weights.get(name), spec.weights.get(name)
+        if value is None or wanted is None or wanted.center is None or update.classes.dtype != torch.bool:
+            continue
+        shape, own = (int(update.classes.sum()), *wanted.shape[1:]), update.classes.shape == wanted.shape[:1]
+        if own and value.shape == shape and value.dtype == wanted.dtype:
+            weights[name] = wanted.center.clone()
+            weights[name][update.classes] = value
+    return replace(update, weights=weights)
 
 
 def reject_reason(update: Update, spec: ReplySpec, declared: Tensor) -> Rejection | None:

@@ -15,7 +15,7 @@ from fedalign.learning import metrics
 from fedalign.learning.aggregation import clipped, defended, with_limits
 from fedalign.learning.algorithm import Algorithm
 from fedalign.learning.model import DualEncoder
-from fedalign.learning.replies import Reason, Rejection, reject_reason
+from fedalign.learning.replies import Reason, Rejection, in_full, reject_reason
 from fedalign.randomness import numpy_generator
 from fedalign.types import Arrays, Federation, ReplySpec, Server, Update, size_of
 
@@ -167,11 +167,14 @@ def accept_replies(
     for reply in replies:
         party = plan.federation.parties[reply.client]
         rejection: Rejection | None = Rejection(Reason.FAILED, reply.failure or "no reply")
-        if reply.update is not None:
-            rejection = reject_reason(reply.update, spec, party.train.classes)
-            rejection = rejection or plan.algorithm.reject(reply.update)
+        update = reply.update
+        if update is not None:
+            if plan.algorithm.own_class_vectors:
+                update = in_full(update, spec, plan.model.class_arrays)
+            rejection = reject_reason(update, spec, party.train.classes)
+            rejection = rejection or plan.algorithm.reject(update)
             if rejection is None:
-                accepted.append((reply, reply.update))
+                accepted.append((reply, update))
                 continue
         assert rejection is not None
         rejected[party.name] = rejection
@@ -185,7 +188,8 @@ def short(reason: str) -> str:
 
 def traffic(sent: int, replies: Sequence[tuple[Reply, Update]]) -> dict[str, object]:
     """Bytes of a round: sent to all clients asked, sent back, and kept as the clients' state."""
-    up = [size_of(update.weights) + size_of(update.extra) + update.classes.numel() for _, update in replies]
+    sent_back = [reply.update for reply, _ in replies if reply.update is not None]  # as they came, not completed
+    up = [size_of(update.weights) + size_of(update.extra) + update.classes.numel() for update in sent_back]
     kept = sum(reply.kept for reply, _ in replies)
     return {"bytes_down": sent, "bytes_up": sum(up), "bytes_kept": kept}
 

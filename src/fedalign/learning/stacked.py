@@ -30,6 +30,7 @@ from fedalign.learning.local_training import (
 )
 from fedalign.learning.model import DualEncoder
 from fedalign.learning.optimizers import Optimizer
+from fedalign.learning.replies import own_rows
 from fedalign.learning.settings import Training
 from fedalign.randomness import KeyedRandom
 from fedalign.system.device import CPU
@@ -120,6 +121,8 @@ def train_stack(
         member, data = members[chosen], visits[chosen].data
         arrays = fixed | {name: value[place].clone() for name, value in stack.items()}
         returned = {name: arrays[name] for name in algorithm.shared(model)}
+        if algorithm.own_class_vectors:
+            returned = own_rows(returned, data.classes, model.class_arrays)
         member.update = Update(returned, labelled_rows(data, model.task), data.classes)
         optimizer, names = optimizers[place]
         member.kept = (

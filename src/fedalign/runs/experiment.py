@@ -124,6 +124,12 @@ def plan(config: Config, data: Federation | None = None) -> Plan:
 def algorithm_of(config: Config) -> Algorithm:
     """The algorithm of a configuration, on top of the analytic solution if it says so."""
     found: Algorithm = registry.build("algorithms", config.algorithm.name, config.algorithm.options)
+    whole = config.privacy.protected or found.base != "none" or found.robust != "off" or not found.average_over_owners
+    if found.own_class_vectors and whole:
+        raise UserError(
+            "algorithm.own_class_vectors needs algorithm.average_over_owners = true, and neither algorithm.base, "
+            "algorithm.robust nor privacy; set it to false"
+        )
     if config.privacy.protected:
         return protection.protected(found, config)
     if found.base == "none":
