@@ -78,7 +78,7 @@ class Local:
 
     def check_stacked(self, plan: Plan, device: torch.device) -> None:
         if device != CPU:
-            raise UserError(f"engine.stacked runs on the CPU, not on {device}; set engine.stacked = false")
+            raise UserError(f"engine.stacked runs on the CPU, not on {device}; set engine.device = 'cpu'")
         if plan.models:
             raise UserError("encoders of the parties' own cannot be stacked; set engine.stacked = false")
         require_stackable(plan.algorithm, plan.model, plan.config.training, plan.federation.inputs.shape.trial_rows())
