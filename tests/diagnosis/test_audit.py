@@ -54,6 +54,7 @@ def test_the_canary_stays_below_the_claim_and_is_not_blind() -> None:
     assert noisy is not None
     found = audit.canary(plan, noisy, 200)
     assert found["epsilon_at_least"] < 1.0
+    assert found["gaussian_epsilon_at_least"] < 1.0
     assert found["auc"] > 0.55
     loose = audit.replace(noisy, privacy=noisy.privacy.model_copy(update={"epsilon": 60.0}))
     assert audit.canary(plan, loose, 200)["epsilon_at_least"] > 1.0  # it finds what noise for epsilon 60 leaves

@@ -7,7 +7,13 @@ import math
 import numpy as np
 import pytest
 
-from fedalign.privacy.attacks import confidence, epsilon_at_least, likelihood_ratios, separation
+from fedalign.privacy.attacks import (
+    confidence,
+    epsilon_at_least,
+    gaussian_epsilon_at_least,
+    likelihood_ratios,
+    separation,
+)
 
 
 def test_separation_counts_pairs_and_ties_half() -> None:
@@ -55,3 +61,15 @@ def test_noise_that_is_too_small_is_found_out() -> None:
 def test_the_same_distribution_gives_no_bound() -> None:
     random = np.random.default_rng(5)
     assert epsilon_at_least(random.normal(size=4000), random.normal(size=4000), 1e-5) < 0.1
+
+
+def test_the_gaussian_bound_is_near_the_claim_and_exceeds_it_where_noise_is_too_small() -> None:
+    """Two normals at the distance 1 / 3.7306 are what noise for epsilon 1 at delta 1e-5 leaves of one row."""
+    pytest.importorskip("dp_accounting")
+    generator = np.random.default_rng(1)
+    without = generator.normal(size=20_000)
+    honest = generator.normal(1 / 3.7306, size=20_000)
+    assert 0.7 < gaussian_epsilon_at_least(honest, without, 1e-5) < 1.0
+    too_little = generator.normal(2 / 3.7306, size=20_000)
+    assert gaussian_epsilon_at_least(too_little, without, 1e-5) > 1.0
+    assert gaussian_epsilon_at_least(without, honest, 1e-5) == 0.0

@@ -79,8 +79,7 @@ def print_found(found: dict[str, Any]) -> None:
     if rows:
         table.add_row("rows reconstructed from class sums", str(sum(rows)), "0")
     if "canary" in found:
-        one = found["canary"]
-        table.add_row(
-            "canary: epsilon is at least", f"{one['epsilon_at_least']:.3f}", f"claimed {one['claimed_epsilon']:g}"
-        )
+        one, claimed = found["canary"], f"claimed {found['canary']['claimed_epsilon']:g}"
+        table.add_row("canary: epsilon is at least", f"{one['epsilon_at_least']:.3f}", claimed)
+        table.add_row("the same, as the noise is Gaussian", f"{one['gaussian_epsilon_at_least']:.3f}", claimed)
     output.print(table)

@@ -25,7 +25,13 @@ from fedalign.learning.analytic.private_sums import noisy_sums
 from fedalign.learning.analytic.secure import SecureAnalytic
 from fedalign.learning.local_training import ModelPair, train_client
 from fedalign.learning.rounds import Plan, rounds
-from fedalign.privacy.attacks import confidence, epsilon_at_least, likelihood_ratios, separation
+from fedalign.privacy.attacks import (
+    confidence,
+    epsilon_at_least,
+    gaussian_epsilon_at_least,
+    likelihood_ratios,
+    separation,
+)
 from fedalign.privacy.noise import seeded_source
 from fedalign.randomness import numpy_generator
 from fedalign.runs import protection
@@ -34,7 +40,9 @@ from fedalign.types import Arrays, Examples, Party, Update
 FORMAT = 1
 FILE = "audit.json"
 SHADOWS = 16
-CANARIES = 1000  # releases with, and as many without the canary
+CANARIES = 5000  # releases with, and as many without the canary
+PILOTS = 400  # releases from which the best test is computed
+WIDTH = 4  # features of a canary: noise and sensitivity do not depend on how many there are
 FEW = 5  # rows around the canary
 SAME = 0.999  # cosine from which a row counts as reconstructed
 Say = Callable[[str], None]
@@ -196,10 +204,10 @@ def reconstructed(plan: Plan, rows: Examples, sums: Arrays) -> int:
 
 
 def canary(plan: Plan, noisy: PrivateAnalytic, releases: int = CANARIES) -> dict[str, Any]:
-    """A row made to be noticed is added or not, and the best test tries to tell which from real releases."""
+    """A row made to be noticed is added or not, and the best linear test tries to tell which from real releases."""
     part, task = plan.federation.parties[0].train, plan.federation.task
     few = part.take(torch.arange(min(FEW, len(part))))
-    width = plan.model.label_encoder.weight.shape[1]
+    width = min(plan.model.label_encoder.weight.shape[1], WIDTH)
     base = torch.zeros(len(few), width)
     row = torch.zeros(1, width)
     row[0, 0] = 1.0  # as long as a row can be
@@ -221,10 +229,12 @@ def canary(plan: Plan, noisy: PrivateAnalytic, releases: int = CANARIES) -> dict
         return np.concatenate([sums["grams"].numpy().ravel(), sums["class_sums"].numpy().ravel()])
 
     direction = release(True, 0, 0.0) - release(False, 0, 0.0)
-    spread = np.stack([release(False, number, noisy.multiplier) for number in range(1, 33)]).var(0) + 1e-12
-    weights = np.where(direction != 0, direction / spread, 0.0)
+    first, moved = 1 + PILOTS, direction != 0
+    pilots = np.stack([release(False, number, noisy.multiplier)[moved] for number in range(1, first)])
+    weights = np.linalg.lstsq(np.cov(pilots, rowvar=False), direction[moved], rcond=None)[0]
     told = [
-        np.array([release(w, n, noisy.multiplier) @ weights for n in range(100, 100 + releases)]) for w in (True, False)
+        np.array([release(w, n, noisy.multiplier)[moved] @ weights for n in range(first, first + releases)])
+        for w in (True, False)
     ]
     claimed, delta = noisy.privacy.epsilon, noisy.privacy.delta
     return {
@@ -232,6 +242,7 @@ def canary(plan: Plan, noisy: PrivateAnalytic, releases: int = CANARIES) -> dict
         "delta": delta,
         "releases": 2 * releases,
         "epsilon_at_least": round(epsilon_at_least(told[0], told[1], delta), 4),
+        "gaussian_epsilon_at_least": round(gaussian_epsilon_at_least(told[0], told[1], delta), 4),
         "auc": round(separation(told[0], told[1]).auc, 4),
     }
 

@@ -26,6 +26,7 @@ class Noise:
     steps: int = 1
 
 
+@lru_cache(maxsize=32)
 def noise_multiplier(epsilon: float, delta: float) -> float:
     """The smallest noise multiplier with which one release is (epsilon, delta) private (Balle and Wang, ICML 2018)."""
     return float(_library().get_sigma_gaussian(epsilon, delta))
