@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from fedalign.report.facts import Rebuilder, complete_facts
 from fedalign.report.load import read
 from fedalign.runs import experiment, own_encoders
 from fedalign.runs.experiment import RunCallbacks
+from fedalign.runs.unfinished import load_model
 from fedalign.types import Arrays
 from tests.helpers.commands import fedalign
 
@@ -175,6 +177,33 @@ def test_what_does_not_fit_is_one_sentence() -> None:
     elsewhere = [replace(plan.federation.parties[0], train=away)]
     with pytest.raises(UserError, match=r"a deployment has one encoder for all parties"):
         experiment.plan(settings(), replace(plan.federation, parties=elsewhere))
+
+
+def test_a_party_may_have_a_module_of_its_own_and_a_run_from_elsewhere_runs_none(tmp_path: Path) -> None:
+    program = tmp_path / "mine.py"
+    program.write_text(
+        "from torch import nn, zeros\n\n\nclass Mine(nn.Module):\n"
+        "    def __init__(self, shape, dim=16):\n        super().__init__()\n        self.dim = dim\n"
+        "        self.table = nn.EmbeddingBag(shape.size[0], dim)\n\n"
+        "    def forward(self, x):\n        return self.table(x.values.long(), x.offsets[:-1])\n\n\nencoder = Mine\n"
+    )
+    mine = f"encoder.parties.client-2.name={program}"
+    others = [one for one in SETTINGS if "client-2" not in one]
+    assert experiment.plan(config.load("synthetic", [*others, mine])).models[2].data_encoder.dim == 16
+    with pytest.raises(UserError, match=r"mine\.py returns 8 numbers, and class vectors have 16; make them equal"):
+        experiment.plan(config.load("synthetic", [*others, mine, "encoder.parties.client-2.dim=8"]))
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.toml").write_text('[encoder.parties.north]\nname = "./evil.py"\n')
+    with pytest.raises(UserError, match=r"names the encoder '\./evil\.py', a program of its own"):
+        load_model(tmp_path / "run", False, lambda message: None)
+
+
+def test_an_unfinished_run_has_no_model_and_a_finished_one_names_its_parties(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"has a model of its own; name one"):
+        load_model(run, False, lambda message: None)
+    shutil.copytree(run, tmp_path / "run", ignore=shutil.ignore_patterns("parties"))
+    with pytest.raises(UserError, match=r"has no model yet, because each party gets its own; resume it with"):
+        load_model(tmp_path / "run", False, lambda message: None)
 
 
 def test_folders_of_parties_have_different_names() -> None:

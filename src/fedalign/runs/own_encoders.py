@@ -63,7 +63,7 @@ def choice_of(config: Config, party: str, common: DualEncoder) -> Choice:
     if found is None:
         return Choice(name=config.encoder.name, **config.encoder.options)
     options: Any = registry.build("encoders", found.name, found.options)
-    if getattr(options, "dim", None) == width:
+    if getattr(options, "dim", None) == width or not registry.is_own("encoders", found.name):
         return found
     return Choice(name="projected", inner=found.model_dump(mode="json"), dim=width)
 
@@ -71,6 +71,11 @@ def choice_of(config: Config, party: str, common: DualEncoder) -> Choice:
 def _model(choice: Choice, data: Federation, common: DualEncoder, rows: Examples, seed: int, place: int) -> DualEncoder:
     options: Any = registry.build("encoders", choice.name, choice.options)
     encoder = options.build(data.inputs.shape, torch_generator(seed, "encoder", place))
+    width = common.label_encoder.weight.shape[1]
+    if encoder.dim != width:  # a module of the user's own
+        raise UserError(
+            f"the encoder {choice.name} returns {encoder.dim} numbers, and class vectors have {width}; make them equal"
+        )
     fixed = getattr(encoder, "inner", encoder)
     if hasattr(fixed, "statistics"):
         fixed.fit(fixed.statistics(rows.x))  # on this party's rows: nothing is exchanged

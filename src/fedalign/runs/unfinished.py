@@ -13,6 +13,7 @@ from fedalign.inference.model import Model
 from fedalign.inference.storage import CARD
 from fedalign.runs import experiment
 from fedalign.runs.folder import RunFolder
+from fedalign.runs.own_encoders import FOLDER
 from fedalign.runs.results import label_card
 
 
@@ -20,6 +21,8 @@ def load_model(folder: Path, trust_code: bool, warn: Callable[[str], None]) -> M
     """The model of a folder. For a run that is not finished it is that of the newest checkpoint, and `warn` says so."""
     if (folder / CARD).is_file() or not (folder / "config.toml").is_file():
         return Model.load(folder, trust_code)
+    if any(folder.glob(f"{FOLDER}/*/{CARD}")):
+        return Model.load(folder, trust_code)  # which names the parties' models
     resume = f"`fedalign run {shlex.quote(str(folder))} --resume`"
     if not trust_code:
         _check_plugins(folder / "config.toml")
@@ -30,6 +33,8 @@ def load_model(folder: Path, trust_code: bool, warn: Callable[[str], None]) -> M
     plan = experiment.plan(config)
     if plan.algorithm.fixed_features:
         raise UserError(f"{folder} stopped before its model was solved; resume it with {resume}, which takes seconds")
+    if plan.models:
+        raise UserError(f"{folder} has no model yet, because each party gets its own; resume it with {resume}")
     if saved.fingerprint != experiment.fingerprint(plan):
         raise UserError(f"the data or label vectors of {folder} have changed since it started; start a new run")
     warn(
@@ -47,8 +52,11 @@ def _check_plugins(path: Path) -> None:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise UserError(f"{path} is damaged ({error}); start a new run") from error
-    for kind, section in registry.PLUGINS.items():
-        chosen = table.get(section, {})
+    sections = [(kind, section, table.get(section, {})) for kind, section in registry.PLUGINS.items()]
+    encoder = table.get("encoder", {})
+    parties = encoder.get("parties", {}) if isinstance(encoder, dict) else {}
+    sections += [("encoders", "encoder", one) for one in (parties.values() if isinstance(parties, dict) else ())]
+    for kind, section, chosen in sections:
         name = chosen.get("name") if isinstance(chosen, dict) else None
         if name is not None and not (isinstance(name, str) and registry.is_own(kind, name)):
             raise UserError(
