@@ -3,7 +3,8 @@
 #   make test    the same environment with the test tools, and the tests
 # Neither installs again while pyproject.toml is unchanged.
 #   make extras  Flower, ONNX and the rest, so that no test is skipped
-#   make docs    the documentation site, in site/; needs no network once its tools are installed
+#   make docs    the documentation site, in site/, without a network once its tools are installed; its search needs a server, such as
+#                python -m http.server -b 127.0.0.1 -d site
 #   make sbom    sbom.json, a bill of materials (CycloneDX) of what is installed
 #   make fuzz    10,000 malformed files through every reader (FILES=...); make torture  kills, flips and full disks
 #   make test-lowest  the tests with the oldest allowed versions of what the package requires

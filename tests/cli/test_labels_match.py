@@ -99,7 +99,8 @@ def test_the_page_shows_escaped_names_and_returns_decisions_once_saved() -> None
     assert url.startswith("http://127.0.0.1:")
     code, page = request(url)
     assert code == 200
-    assert "kidney stones = stones of the kidney" in page
+    assert "kidney stones <span>and</span> stones of the kidney" in page
+    assert "0 of 2 decided" in page
     assert "&lt;b&gt;MI" in page
     assert "<b>MI" not in page
     for wrong, expected in (

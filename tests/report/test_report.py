@@ -236,6 +236,7 @@ def test_facts_are_measured_on_the_test_rows() -> None:
     for task in ("single", "multi"):
         prepared = plan("fedalign", task)
         last = play(prepared)[-1]
+        assert prepared.algorithm.thresholds(last.server) is None
         found = facts.measure_model(prepared, last.server.weights, last.number)
         scores = [2 * tp / max(2 * tp + fp + fn, 1) for tp, fp, fn, *_ in found["counts"]]
         assert scores == pytest.approx([v or 0.0 for v in last.record["class_f1"]], abs=1e-6)
@@ -248,6 +249,20 @@ def test_facts_are_measured_on_the_test_rows() -> None:
             assert (together["answers"] <= together["known"]).all()
             assert (together["truth"] <= together["truth_first"]).all()
             assert (together["answers"] <= together["answers_first"]).all()
+
+
+def test_precision_and_recall_belong_to_the_f1_beside_them(tmp_path: Path) -> None:
+    """Analytic learning decides multi-label classes at thresholds of its own, and so do the counts of the page."""
+    out, settings = tmp_path / "run", ("algorithm.name=analytic", "dataset.task=multi", "partition.kind=category")
+    assert fedalign("run", "synthetic", "--out", out, *(w for s in settings for w in ("--set", s))) == 0
+    stored = json.loads((out / "facts.json").read_text(encoding="utf-8"))
+    assert any(abs(at - 0.5) > 0.01 for at in json.loads((out / "result.json").read_text())["thresholds"]["values"])
+    for found in (stored, {}, stored | {"own_thresholds": False}):  # as written, deleted, of an earlier version
+        (out / "facts.json").write_text(json.dumps(found), encoding="utf-8")
+        run = read(out)
+        facts.complete_facts(run, facts.Rebuilder())
+        scores = [2 * tp / max(2 * tp + fp + fn, 1) for tp, fp, fn, *_ in run.facts["counts"]]
+        assert scores == pytest.approx([v or 0.0 for v in run.records[-1]["class_f1"]], abs=1e-6)
 
 
 def three_of_nine() -> Examples:

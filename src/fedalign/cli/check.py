@@ -13,7 +13,7 @@ from rich.markup import escape
 from fedalign.cli._check_tables import print_classes, print_parties
 from fedalign.cli._json import Code, answer, failed
 from fedalign.errors import UserError, printable
-from fedalign.runs.display import note, output, screen, suggest
+from fedalign.runs.display import note, output, screen, suggest, typed
 
 if TYPE_CHECKING:
     from fedalign.flower.preview import Preview
@@ -63,7 +63,7 @@ def command(
     note(str(chosen))
     for name, reason in given.identifiers.items():
         note(f"column {printable(name)} is no input: {reason}")
-    print_survey(found, given.how)
+    print_survey(found, given.how, path)
     suggest(next_command(path, found, hints))
     if not found.trainable:
         first = next(finding.message for finding in found.findings if finding.level == "error")
@@ -199,7 +199,7 @@ def next_command(path: Path, found: ValidationReport, hints: dict[str, str]) -> 
 # --- for people -------------------------------------------------------------------------------------------------------
 
 
-def print_survey(found: ValidationReport, how: str) -> None:
+def print_survey(found: ValidationReport, how: str, path: Path) -> None:
     """Prints everything that was found; `how` says where the settings come from."""
     rows = sum(party.rows for party in found.parties)
     shape = "one class per row" if found.task == "single" else "any number of classes per row"
@@ -218,8 +218,9 @@ def print_survey(found: ValidationReport, how: str) -> None:
         output.print(f"[yellow]similar:[/] {names} ({pair.reason})", soft_wrap=True)
     if found.near:
         more = f"{len(found.near) - 20} more pairs; " if len(found.near) > 20 else ""
+        join = typed("fedalign labels match", path) if path.is_dir() else "--write-aliases FILE.toml"
         output.print(
-            f"[yellow]similar:[/] {more}each is a separate class unless you join them: --write-aliases FILE.toml"
+            f"[yellow]similar:[/] {more}each is a separate class unless you join them: {escape(join)}", soft_wrap=True
         )
     errors = [finding for finding in found.findings if finding.level == "error"]
     for finding in found.findings:

@@ -118,7 +118,7 @@ def written(detected: Detected, looked_at: LookedAt | None, path: Path, out: Pat
     lines += ["# share of each party's other rows, to follow training", line("validation", 0.1)]
     if "aliases" not in options:
         lines += [
-            "# other names of classes; fedalign check --write-aliases proposes some",
+            "# other names of classes; fedalign labels match proposes some",
             '# aliases = "aliases.toml"',
         ]
     lines += [

@@ -121,11 +121,14 @@ class FilesProfile:
         return bool(filled) and all(found.numeric for found in filled)
 
     def remark(self, column: str) -> str:
-        """` (text in b.csv)` for a column that holds numbers in other files, the reason for an identifier, else ''."""
+        """Why a column is no number: ` (text)`, ` (text in b.csv)` if it holds numbers in other files, or the reason
+        for an identifier."""
         if column in self.identifiers:
             return f" ({self.identifiers[column]})"
         text = [one.file for one in self.cell_files if one.columns[column].texts and not one.columns[column].numeric]
-        return f" (text in {listed(text)})" if text and any(found.numeric for found in self.all(column)) else ""
+        if not text:
+            return ""
+        return f" (text in {listed(text)})" if any(found.numeric for found in self.all(column)) else " (text)"
 
     def listed(self, columns: Sequence[str]) -> str:
         """The columns with their remarks, for a message."""

@@ -68,26 +68,26 @@ def describe_data(plan: Plan) -> dict[str, Any]:
     }
 
 
-def measure_model(plan: Plan, weights: Arrays, number: int) -> dict[str, Any]:
-    """Returns the same and the results of the model of one round on the test rows."""
-    facts = describe_data(plan) | {"round": number}
+def measure_model(plan: Plan, weights: Arrays, number: int, thresholds: Tensor | None = None) -> dict[str, Any]:
+    """Returns the same and the results of the model of one round on the test rows, at the method's own thresholds."""
+    facts = describe_data(plan) | {"round": number, "own_thresholds": thresholds is not None}
     model = plan.model.clone().load(weights)
     if len(plan.federation.label_names) <= MOST_CLASSES:
         facts["similarity"] = rounded(cosine_similarity(model.anchors()))
     test = plan.federation.test
     if test is not None and len(test) and not plan.models:  # else each party has a model, see result.json
-        decided = decisions(model, test)
+        decided = decisions(model, test, thresholds)
         facts["counts"] = metrics.count(decided, test.y, test.known).tolist()
         if len(plan.federation.label_names) <= MOST_CLASSES:
             facts |= class_pairs(decided, test, plan.federation.task)
     return facts
 
 
-def decisions(model: DualEncoder, rows: Examples) -> Tensor:
+def decisions(model: DualEncoder, rows: Examples, thresholds: Tensor | None = None) -> Tensor:
     """Returns the predicted classes of each row, (n, C) bool."""
     with scoring.threads() as pool:
         logits = scoring.logits(model, rows.x, pool)
-    return metrics.decide(logits, model.task)
+    return metrics.decide(logits, model.task, thresholds)
 
 
 def class_pairs(decided: Tensor, test: Examples, task: Task) -> dict[str, Any]:
@@ -168,12 +168,25 @@ def outdated(facts: dict[str, Any]) -> bool:
     return isinstance(together, dict) and cooccurrence_totals(together, "truth", size) is None
 
 
+def own_thresholds(run: StoredRun) -> Tensor | None:
+    """Returns the thresholds with which the run's scores were computed, (C,); None for 0.5."""
+    if "at_half" not in run.result:  # there are none, or they were chosen after the last score
+        return None
+    try:
+        values = json.loads((run.folder / "labels.json").read_text(encoding="utf-8"))["thresholds"]
+        return torch.tensor([float(value) for value in values])  # result.json has them rounded
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
 def complete_facts(run: StoredRun, rebuilder: Rebuilder, say: Callable[[str], None] = lambda message: None) -> None:
     """Fills in what facts.json lacks by rebuilding data and model; adds to `run.missing` what cannot be computed."""
     if run.local_only.get("left_out"):
         run.missing.append(f"{DATA_CHANGED}, so no party was trained on its own rows only")
     done = run.records[-1]["round"] if run.records else 0
+    thresholds = own_thresholds(run)
     current = run.facts.get("format") == FORMAT and not outdated(run.facts)
+    current &= thresholds is None or bool(run.facts.get("own_thresholds"))
     if current and run.facts.get("round") == done and (done or "parties" in run.facts):
         return
     without = "so parties, confusion and class similarity are not shown"
@@ -187,8 +200,8 @@ def complete_facts(run: StoredRun, rebuilder: Rebuilder, say: Callable[[str], No
         if data_changed(run, plan):
             raise UserError(DATA_CHANGED)
         run.facts = describe_data(plan)
-        number, weights = load_weights(run)
-        run.facts = measure_model(plan, weights, number)
+        done, weights = load_weights(run)
+        run.facts = measure_model(plan, weights, done, thresholds)
     except UserError as error:
         run.missing.append(
             f"{error}, {without}" if not run.facts.get("parties") else f"{error}, so the final model is not measured"

@@ -65,7 +65,8 @@ class LivePage:
     def _measure(self, plan: Plan, now: Round, folder: Path) -> None:
         from fedalign.report import facts
 
-        facts.write(folder, facts.measure_model(plan, now.server.weights, now.number))
+        thresholds = plan.algorithm.thresholds(now.server)
+        facts.write(folder, facts.measure_model(plan, now.server.weights, now.number, thresholds))
 
     def _draw(self, live: bool) -> None:
         from fedalign.report import load, page

@@ -139,7 +139,15 @@ class Display:
         if not self.live:
             spent = self.clock() - self.began
             left = spent / (now.number - self.first) * (self.rounds - now.number)
-            screen.print(f"round {now.number}/{self.rounds}  {scores}  {seconds:.1f} s  left {left / 60:.1f} min")
+            parts = [f"round {now.number}/{self.rounds}", scores, f"{seconds:.1f} s", time_left(left)]
+            screen.print("  ".join(part for part in parts if part))
+
+
+def time_left(seconds: float) -> str:
+    """How long the other rounds take; nothing after the last one."""
+    from fedalign.runs.estimate import format_seconds
+
+    return f"left {format_seconds(seconds)}" if seconds > 0 else ""
 
 
 class NotebookDisplay:
@@ -178,4 +186,4 @@ class NotebookDisplay:
             "" if now.scores is None else f"  F1 {100 * now.scores.f1:.2f}  accuracy {100 * now.scores.accuracy:.2f}"
         )
         text = f"round {now.number}/{self.rounds} {'█' * full}{'░' * (24 - full)}{scores}  {seconds:.1f} s per round"
-        self.handle.update({"text/plain": f"{text}, left {left / 60:.1f} min" if left else text}, raw=True)
+        self.handle.update({"text/plain": ", ".join(filter(None, (text, time_left(left))))}, raw=True)
