@@ -10,7 +10,7 @@ import torch
 from fedalign.bench.attacks import ATTACKS, measure
 from fedalign.errors import UserError
 from fedalign.learning.aggregation import defended, promise, robust
-from fedalign.learning.aggregation.defence import COPIED, ELSEWHERE, HIJACKED, NOISY, SILENT, USUAL
+from fedalign.learning.aggregation.defence import ELSEWHERE, HIJACKED, NOISY, SILENT, USUAL
 from fedalign.learning.analytic.audit import contradicted, explained
 from fedalign.learning.analytic.sums import Reason, implausible_sums, sums
 from fedalign.learning.rounds import Plan
@@ -64,20 +64,16 @@ def test_who_adds_nothing() -> None:
     scores = torch.tensor([0.3, 0.1, 0.04, 0.3, 0.04])  # the last one moves more than 1.5 times 1.0, and alone
     assert robust.noisy(norms, scores).tolist() == [False, False, False, False, True]
     assert not bool(robust.noisy(norms, torch.tensor([0.04, 0.0, 0.04, 0.3, 0.04])).any())  # most do not agree
-    values = torch.tensor([[1.0, 2.0], [1.0, 3.0], [1.0, 2.0], [0.0, 0.0], [0.0, 0.0]])
-    own = torch.tensor([0.0, 5.0, 2.0, 0.0, 0.0])
-    assert robust.copies(values, own).tolist() == [True, False, False, False, False]  # the third moved its classes
-    assert robust.copies(values, -own).tolist() == [False, False, True, False, False]
 
 
 def test_whoever_adds_nothing_is_replaced_by_the_mean_of_the_others() -> None:
-    """Five parties move along (1, 0, 0) and a little aside. The sixth sends nothing, noise, or another's change."""
+    """Five parties move along (1, 0, 0) and a little aside. The sixth sends nothing, noise, or a copy."""
     start, updates = server(owners=6)
     aside = torch.tensor([[0, 0.2, 0], [0, -0.2, 0], [0, 0, 0.2], [0, 0, -0.2], [0, 0.1, 0.1], [0, 0, 0]])
     moved = torch.tensor([1.0, 0, 0]) + aside
     rows = [start.weights["rows"] * (1 + 0.01 * m) for m in range(1, 7)]
     honest = [replace(u, weights={"w": moved[m], "rows": rows[m]}) for m, u in enumerate(updates)]
-    sent = {SILENT: torch.zeros(3), NOISY: torch.tensor([0.0, 3.0, 0.0]), COPIED: moved[4]}
+    sent = {SILENT: torch.zeros(3), NOISY: torch.tensor([0.0, 3.0, 0.0])}
     for reason, value in sent.items():
         last = replace(honest[5], weights={"w": value, "rows": start.weights["rows"]})
         found = defended(start, [*honest[:5], last], "auto")
@@ -85,6 +81,8 @@ def test_whoever_adds_nothing_is_replaced_by_the_mean_of_the_others() -> None:
         torch.testing.assert_close(found.updates[5].weights["w"], moved[:5].mean(0))
         torch.testing.assert_close(found.updates[5].weights["rows"], torch.stack(rows[:5]).mean(0))
         assert all(one is other for one, other in zip(found.updates[:5], honest[:5], strict=True))
+    copy = replace(honest[5], weights=honest[4].weights)  # whose it is cannot be told
+    assert defended(start, [*honest[:5], copy], "auto").suspected == {}
 
 
 def server(classes: int = 4, owners: int = 4) -> tuple[Server, list[Update]]:

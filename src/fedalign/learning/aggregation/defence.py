@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fedalign.learning.aggregation import robust
-from fedalign.learning.aggregation.clipping import Changes, changes_of
+from fedalign.learning.aggregation.clipping import changes_of
 from fedalign.types import Arrays, Server, Update
 
 Rule = Literal["off", "auto", "median", "trimmed", "geometric", "krum", "centred"]
@@ -29,7 +29,6 @@ USUAL, LAST, AGREEMENT = "robust/usual", "robust/last", "robust/agreement"
 ELSEWHERE = "its change points away from that of most parties"
 SILENT = "it sends back the weights that it received"
 NOISY = "its change is larger than those of most parties and has no direction in common with them"
-COPIED = "its change is a copy of another party's"
 HIJACKED = "it moves a class vector towards another class"
 
 
@@ -56,7 +55,7 @@ def defended(server: Server, updates: Sequence[Update], rule: Rule) -> Defended:
         values = torch.stack([torch.cat([m[name].reshape(-1) for name in shared]) for m in found.moved])
         scores = _remembered(server, voters, robust.agreement(values), result) if len(voters) >= 3 else None
         agreed, against = _vote(values, rule, server.state.get(LAST), scores)
-        reasons = _others(values, scores, found, against) if rule == "auto" and scores is not None else {}
+        reasons = _others(found.shared, scores, against) if rule == "auto" and scores is not None else {}
         against[list(reasons)] = True
         if rule == "centred":
             result.state[LAST] = agreed if agreed is not None else values.mean(0)
@@ -85,17 +84,12 @@ def _remembered(server: Server, updates: Sequence[Update], scores: Tensor, resul
     return mean[clients]
 
 
-def _others(values: Tensor, scores: Tensor, found: Changes, against: Tensor) -> dict[int, str]:
-    """Clients that are not against the others and yet add nothing, with the reason: silence, noise, copies. Nobody, if
-    too many would be left out."""
-    own = (found.classes * found.owned).sum(1)
-    kinds = {
-        SILENT: robust.silent(found.shared),
-        NOISY: robust.noisy(found.shared, scores),
-        COPIED: robust.copies(values, own),
-    }
+def _others(norms: Tensor, scores: Tensor, against: Tensor) -> dict[int, str]:
+    """Clients that are not against the others and yet add nothing, with the reason: silence or noise. Nobody, if too
+    many would be left out. Copies stay: who of two wrote an update cannot be told, and the author must not suffer."""
+    kinds = {SILENT: robust.silent(norms), NOISY: robust.noisy(norms, scores)}
     reasons = {int(i): reason for reason, them in kinds.items() for i in (them & ~against).nonzero().flatten()}
-    return reasons if len(reasons) + int(against.sum()) <= robust.most_hostile(len(values)) else {}
+    return reasons if len(reasons) + int(against.sum()) <= robust.most_hostile(len(norms)) else {}
 
 
 def _vote(

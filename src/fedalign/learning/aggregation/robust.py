@@ -6,8 +6,6 @@ multi-Krum (Blanchard et al., NeurIPS 2017), centred clipping (Karimireddy et al
 
 from __future__ import annotations
 
-import hashlib
-
 import torch
 from torch import Tensor
 
@@ -130,18 +128,3 @@ def noisy(norms: Tensor, scores: Tensor) -> Tensor:
     if len(scores) < 3 or scores.median() < CLEAR / 2:
         return torch.zeros(len(scores), dtype=torch.bool)
     return (norms > LOUD * norms.median()) & (scores < CLEAR / 2)
-
-
-def copies(values: Tensor, own: Tensor) -> Tensor:
-    """(clients,) bool: whose change another client sent too, bit for bit. Of those who sent the same, the one that
-    moved its own classes furthest (`own`, (clients,)) is taken for the author."""
-    found = torch.zeros(len(values), dtype=torch.bool)
-    same: dict[bytes, int] = {}
-    for client, value in enumerate(values):
-        key = hashlib.sha256(value.contiguous().numpy().tobytes()).digest()
-        other = same.setdefault(key, client)
-        if other != client:
-            author, copy = (client, other) if own[client] > own[other] else (other, client)
-            same[key] = author
-            found[copy] = bool(value.any())
-    return found
