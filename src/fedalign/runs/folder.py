@@ -150,7 +150,7 @@ class RunFolder:
             states.paths[int(client)], states.digests[int(client)] = file, digest
         states.flush(saved.round)
         self._cut_times(saved.round)
-        if saved.extra.keys() != server.extra.keys():
+        if _lasting(saved.extra) != _lasting(server.extra):
             raise UserError(f"{self.path} is of another version, whose method kept other arrays; start a new run")
         return saved.round, replace(server, weights=saved.weights, extra=saved.extra, state=saved.state)
 
@@ -233,3 +233,8 @@ def _differences(ours: Any, theirs: Any, path: str = "") -> Iterator[str]:
             yield from _differences(ours.get(key), theirs.get(key), f"{path}.{key}" if path else key)
     elif ours != theirs:
         yield path
+
+
+def _lasting(arrays: Arrays) -> set[str]:
+    """The names of arrays that a method keeps in all rounds; those of secure sums come and go with their steps."""
+    return {name for name in arrays if not name.startswith("secure/")}
