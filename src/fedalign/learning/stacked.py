@@ -33,7 +33,6 @@ from fedalign.learning.optimizers import Optimizer
 from fedalign.learning.replies import own_rows
 from fedalign.learning.settings import Training
 from fedalign.randomness import KeyedRandom
-from fedalign.system.device import CPU
 from fedalign.types import Arrays, Examples, Rows, Server, Update, Visit
 
 # a method that overrides one of these does something else than plain steps on its own rows
@@ -105,12 +104,14 @@ def train_stack(
         visits.append(Epochs(data, needed, config, member.noise))
     # longest first, so that those which still have batches are always the first ones
     order = sorted(range(len(members)), key=lambda place: -visits[place].steps)
-    stack = {name: value.detach().repeat(len(members), *[1] * value.dim()) for name, value in _trained(model).items()}
+    stack = {
+        name: turned(value.detach()).repeat(len(members), *[1] * value.dim()) for name, value in _trained(model).items()
+    }
     optimizers = [_optimizer(model, stack, place, config) for place in range(len(members))]
     for place, member in enumerate(members[chosen] for chosen in order):
         if config.keep_optimizer:
             optimizer, names = optimizers[place]
-            restore(optimizer, names, member.state)
+            restore(optimizer, names, {key: turned(value) for key, value in member.state.items()})
     for step in range(visits[order[0]].steps):
         active = [visits[chosen] for chosen in order if visits[chosen].steps > step]
         _step(model, stack, optimizers[: len(active)], [visit.batch(step) for visit in active])
@@ -119,14 +120,14 @@ def train_stack(
     fixed = model.arrays()
     for place, chosen in enumerate(order):
         member, data = members[chosen], visits[chosen].data
-        arrays = fixed | {name: value[place].clone() for name, value in stack.items()}
+        arrays = fixed | {name: turned(value[place]).clone() for name, value in stack.items()}
         returned = {name: arrays[name] for name in algorithm.shared(model)}
         if algorithm.own_class_vectors:
             returned = own_rows(returned, data.classes, model.class_arrays)
         member.update = Update(returned, labelled_rows(data, model.task), data.classes)
         optimizer, names = optimizers[place]
         member.kept = (
-            {key: value.to(CPU) for key, value in stored(optimizer, names).items()} if config.keep_optimizer else {}
+            {key: turned(value) for key, value in stored(optimizer, names).items()} if config.keep_optimizer else {}
         )
 
 
@@ -162,17 +163,29 @@ def _step(
     """One optimizer step of every client that has a batch."""
     x, y, share = (_stacked(parts) for parts in zip(*batches, strict=True))
     weights = {name: value[: len(batches)].requires_grad_() for name, value in stack.items()}
-    found = {name: torch.zeros_like(value) for name, value in weights.items()}  # a batch without a loss is a step too
     if x.shape[1]:
-        logits = _forward(model, weights, x).flatten(0, 1)  # (G * n, C)
+        logits = _forward(model, {name: turned_view(value) for name, value in weights.items()}, x).flatten(0, 1)
         everything = torch.ones(()).bool()
         batch = Examples(x, y.flatten(0, 1), everything, everything, share.flatten(0, 1), drawn=1)
         loss = losses.task_loss[model.task](logits, batch)
         found = dict(zip(weights, torch.autograd.grad(loss, list(weights.values())), strict=True))
+    else:  # a batch without a loss is a step too
+        found = {name: torch.zeros_like(value) for name, value in weights.items()}
     for place, (optimizer, names) in enumerate(optimizers):
         for parameter, name in names.items():
             parameter.grad = found[name][place]
         optimizer.step()
+
+
+def turned(value: Tensor) -> Tensor:
+    """A matrix transposed, any other array as it is. The stack holds matrices so that their gradients, which products
+    of stacks give transposed, lie in memory as the weights do; an update of SGD then takes a tenth of the time."""
+    return value.T.contiguous() if value.dim() == 2 else value
+
+
+def turned_view(stack: Tensor) -> Tensor:
+    """The stack of matrices as the model reads them."""
+    return stack.mT if stack.dim() == 3 else stack
 
 
 def _stacked(parts: Sequence[Tensor]) -> Tensor:
