@@ -189,8 +189,7 @@ LARGE = """name = "large"
 name = "files"
 path = "."
 features = "all"
-labels = "fault"
-task = "single"
+label = "fault"
 [encoder]
 name = "mlp"
 dim = 1000

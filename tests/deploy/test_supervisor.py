@@ -9,7 +9,9 @@ import subprocess
 import sys
 import threading
 import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,7 +25,7 @@ from fedalign.deploy.supervisor import Child, environment, notify, rotate, wait_
 from fedalign.deploy.watching import Rounds
 from fedalign.errors import UserError
 from fedalign.flower import kit as flower_kit
-from fedalign.flower.preflight import can_reach
+from fedalign.flower.preflight import KEY_HEADER, KEY_PATH, UnknownKeyError, can_join, can_reach
 from helpers.deployed_commands import alive
 
 
@@ -167,12 +169,13 @@ def test_only_the_supervisor_reaches_the_control_api() -> None:
             await guard(request(path, **{CONTROL_HEADER: "wrong"}), None, send)
         await guard(request("/v1/control/start-run", **{CONTROL_HEADER: "secret"}), None, send)
         await guard(request("/v1/fleet/pull-messages"), None, send)
+        await guard(request(KEY_PATH, **{KEY_HEADER: "north's"}), None, send)  # a guard without a kit knows no keys
 
     passed: list[str] = []
     sent: list[dict[str, Any]] = []
     asyncio.run(play())
     assert passed == ["/v1/control/start-run", "/v1/fleet/pull-messages"]
-    assert [message["status"] for message in sent if "status" in message] == [404] * 8
+    assert [message["status"] for message in sent if "status" in message] == [404] * 9
 
 
 def test_a_renewed_certificate_is_accepted_by_parties_that_joined_before(tmp_path: Path) -> None:
@@ -208,3 +211,45 @@ def test_a_supervisor_does_not_hold_torch(module: str) -> None:
     script = f"import sys, {module}; print([name for name in ('torch', 'flwr', 'pandas') if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_party_asks_under_which_name_its_key_is_admitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The guard of the SuperLink answers over TLS: nothing about a key that is not admitted, and its own version."""
+    flower_kit.write_certificates(tmp_path, ["127.0.0.1"])
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(tmp_path / "server.pem", tmp_path / "server.key")
+    guard = ControlGuard(None, b"secret", tmp_path / "admitted.json")  # type: ignore[arg-type]
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            headers = [(name.lower().encode(), value.encode()) for name, value in self.headers.items()]
+            sent: list[dict[str, Any]] = []
+
+            async def send(message: dict[str, Any]) -> None:
+                sent.append(message)
+
+            asyncio.run(guard({"type": "http", "path": self.path, "headers": headers}, None, send))
+            self.send_response(sent[0]["status"])
+            self.end_headers()
+            self.wfile.write(sent[1]["body"])
+
+        def log_message(self, *_words: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        place, authority = f"127.0.0.1:{server.server_port}", tmp_path / "ca.crt"
+        with pytest.raises(UnknownKeyError, match="operators run: fedalign server admit KIT north fakey"):
+            can_join(place, authority, "north", "fakey")
+        (tmp_path / "admitted.json").write_text('{"north": "fakey"}')
+        can_join(place, authority, "north", "fakey")
+        with pytest.raises(UserError, match="admitted this key as 'north' and this party is 'south'"):
+            can_join(place, authority, "south", "fakey")
+        monkeypatch.setattr("fedalign.deploy.launch.fedalign", SimpleNamespace(__version__="99.0.1"))
+        monkeypatch.setattr("fedalign.flower.preflight.fedalign", SimpleNamespace(__version__="99.1.0"))
+        with pytest.raises(UserError, match=r"the server runs fedalign 99\.0\.1 and this is 99\.1\.0; install"):
+            can_join(place, authority, "north", "fakey")
+        monkeypatch.setattr("fedalign.flower.preflight.fedalign", SimpleNamespace(__version__="99.0.7"))
+        can_join(place, authority, "north", "fakey")  # the third number may differ
+        server.shutdown()

@@ -59,6 +59,13 @@ def test_a_killed_superlink_and_a_proxy_do_not_change_the_result(tmp_path: Path)
         for name in (*FILES, "stranger"):
             run.start(name, "party", name)
         run.wait_for("stranger", "the server does not know this party's key; its operators run: fedalign server admit")
+        assert "admits this key as north" in run.run("deploy", "check", "--party", "north")
+        said = run.fails("deploy", "check", "--party", "stranger")
+        assert "the server does not know this party's key" in said
+        assert "the server runs fedalign" in run.fails("party", "stranger", version="99.1.0")
+        assert "was written by fedalign" in run.fails(
+            "party", "join", "kit/invitation.json", CLINICS / "east.csv", version="99.1.0"
+        )
         run.wait_for("server", "round 1: 2 parties")
         os.kill(process_of(server.pid, "superlink"), signal.SIGKILL)
         run.wait_for("server", "the SuperLink ended with exit code -9; it is restarted")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import fedalign
 from helpers.flower_network import descendants
 
 KEY = re.compile(r"fedalign server admit KIT (\S+) (fa[\w-]{48})")
@@ -66,6 +68,29 @@ class Commands:
         )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
+
+    def fails(self, *words: str | Path, version: str = "") -> str:
+        """Runs a command that ends with exit code 2; returns what it said. With a version, that of another install."""
+        env = self.environment("operator")
+        if version:  # the same package with the metadata of another version, before the real one
+            other = self.folder / f"version-{version}"
+            shutil.copytree(Path(fedalign.__file__).parent, other / "fedalign", dirs_exist_ok=True)
+            described = other / f"fedalign-{version}.dist-info"
+            described.mkdir(exist_ok=True)
+            (described / "METADATA").write_text(f"Metadata-Version: 2.1\nName: fedalign\nVersion: {version}\n")
+            env["PYTHONPATH"] = str(other)
+        done = subprocess.run(
+            [sys.executable, "-m", "fedalign", *map(str, words)],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            cwd=self.folder,
+            env=env,
+            timeout=300,
+            check=False,
+        )
+        assert done.returncode == 2, done.stdout + done.stderr
+        return " ".join((done.stdout + done.stderr).split())
 
     def said(self, name: str) -> str:
         path = self.folder / f"{name}.out"

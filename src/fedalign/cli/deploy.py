@@ -69,15 +69,31 @@ def check(
     listen: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="On the server: the address it will listen on.")
     ] = "",
+    party: Annotated[
+        Path | None, typer.Option(help="On a party's machine: its folder. Checks address, certificate, key and name.")
+    ] = None,
 ) -> None:
-    """Check before a run: versions, the port on the server, or address and certificate on a party's machine."""
+    """Check before a run: versions, the port on the server, or address, certificate, key and name of a party."""
     from fedalign.errors import UserError
     from fedalign.flower import preflight
     from fedalign.flower.installed import require_flower
 
-    if bool(server) == bool(listen):
-        raise UserError("give --server HOST:PORT on a party's machine, or --listen HOST:PORT on the server's")
+    if bool(server) + bool(listen) + bool(party) != 1:
+        raise UserError(
+            "give --party FOLDER or --server HOST:PORT on a party's machine, or --listen HOST:PORT on the server's"
+        )
     require_flower()
+    if party is not None:
+        from fedalign.deploy.party import PartyFolder
+
+        own = PartyFolder.read(party)
+        own.check_key()
+        until = preflight.can_reach(own.address, party / "ca.crt")
+        preflight.can_join(own.address, party / "ca.crt", own.name, own.key)
+        answer({"server": own.address, "party": own.name, "certificate_valid_until": until})
+        output.print(f"{escape(own.address)} admits this key as {escape(own.name)}", soft_wrap=True)
+        suggest("fedalign party", party)
+        return
     if listen:
         preflight.can_listen(listen)
         answer({"listen": listen, "free": True})

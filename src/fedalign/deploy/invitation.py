@@ -18,6 +18,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 import fedalign
 from fedalign.errors import UserError
+from fedalign.flower.preflight import minor
 from fedalign.system.files import write_atomically
 
 FORMAT = 1
@@ -99,8 +100,3 @@ def read_invitation(path: Path, fingerprint: str = "") -> Invitation:
     if found.expires < datetime.datetime.now(datetime.UTC):
         raise UserError(f"{path} expired on {found.expires:%Y-%m-%d}; ask the server's operators for a new one")
     return found
-
-
-def minor(version: str) -> list[str]:
-    """Returns the part of a version that both sides must share."""
-    return version.split(".")[:2]

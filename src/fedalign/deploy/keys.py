@@ -24,8 +24,16 @@ def make_key(path: Path) -> str:
     form = serialization.PrivateFormat.OpenSSH
     secret = key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
     write_atomically(path, secret, PRIVATE)
-    form_of_point = serialization.PublicFormat.CompressedPoint
-    return short_key(key.public_key().public_bytes(serialization.Encoding.X962, form_of_point))
+    return short_key_of(path)
+
+
+def short_key_of(path: Path) -> str:
+    """Returns the short public key of a private key."""
+    from cryptography.hazmat.primitives import serialization
+
+    key = serialization.load_ssh_private_key(path.read_bytes(), password=None).public_key()
+    form = serialization.PublicFormat.CompressedPoint
+    return short_key(key.public_bytes(serialization.Encoding.X962, form))
 
 
 def short_key(point: bytes) -> str:

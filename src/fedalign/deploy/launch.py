@@ -25,6 +25,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import fedalign
+from fedalign.flower.preflight import KEY_HEADER, KEY_PATH
 from fedalign.system.files import PRIVATE, write_atomically
 
 CONTROL_HEADER = "x-fedalign-control"
@@ -95,17 +97,31 @@ class Hold:
 
 
 class ControlGuard:
-    """Refuses requests to the Control API that do not carry the supervisor's secret."""
+    """Refuses requests to the Control API that do not carry the supervisor's secret, and says under which name a key is
+    admitted, so that a party can check this before it takes part."""
 
-    def __init__(self, app: Callable[..., Awaitable[None]], secret: bytes) -> None:
-        self.app, self.secret = app, secret
+    def __init__(self, app: Callable[..., Awaitable[None]], secret: bytes, admitted: Path | None = None) -> None:
+        self.app, self.secret, self.admitted = app, secret, admitted
 
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
+        if scope["type"] == "http" and scope["path"] == KEY_PATH and self.admitted is not None:
+            found = json.dumps(self.known(scope)).encode()
+            await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/plain")]})
+            await send({"type": "http.response.body", "body": found})
+            return
         if scope["type"] != "http" or str(scope["path"]).startswith(OPEN) or self.allowed(scope):
             await self.app(scope, receive, send)
             return
         await send({"type": "http.response.start", "status": 404, "headers": [(b"content-type", b"text/plain")]})
         await send({"type": "http.response.body", "body": b"not found\n"})
+
+    def known(self, scope: Scope) -> dict[str, str]:
+        """Returns this version and the name of the given key; empty if the key is not admitted."""
+        assert self.admitted is not None
+        given, names = dict(scope["headers"]).get(KEY_HEADER.encode(), b"").decode("latin-1"), {}
+        with contextlib.suppress(OSError, ValueError):
+            names = {key: name for name, key in json.loads(self.admitted.read_text(encoding="utf-8")).items()}
+        return {"fedalign": fedalign.__version__, "party": names.get(given, "")}
 
     def allowed(self, scope: Scope) -> bool:
         given = dict(scope["headers"]).get(CONTROL_HEADER.encode(), b"")
@@ -117,8 +133,9 @@ def superlink() -> None:
     from flwr.superlink.cli.flower_superlink import flower_superlink
     from starlette.middleware import Middleware
 
-    secret = Path(os.environ[SECRET_FILE]).read_bytes()
-    extensions.get_middleware = lambda: (Middleware(ControlGuard, secret=secret), Middleware(Hold))
+    file = Path(os.environ[SECRET_FILE])
+    guard = Middleware(ControlGuard, secret=file.read_bytes(), admitted=file.parent.parent / "admitted.json")
+    extensions.get_middleware = lambda: (guard, Middleware(Hold))
     logging.getLogger("uvicorn.access").disabled = True
     logging.getLogger("flwr").addFilter(lambda record: not str(record.msg).startswith("ControlServicer."))
     pull_quickly()

@@ -15,7 +15,7 @@ from fedalign import config as configs
 from fedalign.config import Config
 from fedalign.deploy.approval import Leaving, leaving
 from fedalign.deploy.invitation import Invitation
-from fedalign.deploy.keys import make_key
+from fedalign.deploy.keys import make_key, short_key_of
 from fedalign.deploy.launch import BELL_FILE, STATE_FILE
 from fedalign.deploy.logs import Log, from_flower
 from fedalign.deploy.page import Page
@@ -96,6 +96,15 @@ class PartyFolder:
         missing, damaged = "join a run first with fedalign party join", "join again in another folder"
         return read_table(folder / NAME, FORMAT, made, missing, damaged)
 
+    def check_key(self) -> None:
+        """Refuses a private key that is not that of the public key."""
+        try:
+            matches = short_key_of(self.folder / "key") == self.key
+        except (OSError, ValueError) as error:
+            raise UserError(f"{self.folder / 'key'} cannot be read ({error}); join again in another folder") from error
+        if not matches:
+            raise UserError(f"{self.folder / 'key'} is another key than {self.key}; join again in another folder")
+
     def leaving(self) -> Leaving:
         if not self.data.exists():
             raise UserError(f"there is no file {self.data}; put it back, or join again with another file")
@@ -167,6 +176,11 @@ class PartySide:
         """Starts the SuperNode if the server can be reached; it cannot if its certificate is wrong."""
         try:
             preflight.can_reach(self.own.address, self.own.folder / "ca.crt")
+            preflight.can_join(self.own.address, self.own.folder / "ca.crt", self.own.name, self.own.key)
+        except preflight.UnknownKeyError as error:
+            self.say(str(error))
+            self.try_at = time.monotonic() + FIRST  # a cheap question, and people wait for its answer
+            return
         except preflight.UnreachableError as error:
             self.say(f"{error}; trying again", "warning")
             self.later()
