@@ -49,6 +49,7 @@ SETTINGS: dict[str, tuple[str, int, float, tuple[str, ...]]] = {
 }
 SOURCES = ("counts", "sentence", "adapter", "permuted", "random")
 SEEDS = (4321, 4322, 4323)
+STUDENT = 4.303  # 97.5 % of Student's distribution with two degrees of freedom
 COLOURS = {"counts": "#0072b2", "sentence": "#009e73", "adapter": "#e69f00", "permuted": "#d55e00", "random": "#999999"}
 MARKS = {"counts": "o", "sentence": "s", "adapter": "D", "permuted": "x", "random": "^"}
 
@@ -195,19 +196,25 @@ def scores(out: Path) -> dict[str, dict[str, dict[int, float]]]:
     return {setting: found[setting] for setting in SETTINGS if setting in found}
 
 
+def difference(by_source: dict[str, dict[int, float]], one: str, other: str) -> str:
+    """The mean over seeds of F1 with one source minus F1 with another, and a 95 % interval for three seeds."""
+    both = by_source.get(one, {}), by_source.get(other, {})
+    found = [both[0][seed] - both[1][seed] for seed in SEEDS if seed in both[0] and seed in both[1]]
+    if len(found) < len(SEEDS):
+        return ""
+    return f"{statistics.mean(found):+.1f} ± {STUDENT * statistics.stdev(found) / len(found) ** 0.5:.1f}"
+
+
 def table(out: Path) -> None:
-    print("| | " + " | ".join(SOURCES) + " | sentence minus permuted, by seed |")
-    print("|---" * (len(SOURCES) + 2) + "|")
+    print("| | " + " | ".join(SOURCES) + " | sentence - permuted | sentence - random |")
+    print("|---" * (len(SOURCES) + 3) + "|")
     for setting, by_source in scores(out).items():
         cells = []
         for source in SOURCES:
             values = list(by_source.get(source, {}).values())
             spread = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
             cells.append(f"{statistics.mean(values):.1f}{spread}" if values else "")
-        named, moved = by_source.get("sentence", {}), by_source.get("permuted", {})
-        cells.append(
-            ", ".join(f"{named[seed] - moved[seed]:+.1f}" for seed in SEEDS if seed in named and seed in moved)
-        )
+        cells += [difference(by_source, "sentence", other) for other in ("permuted", "random")]
         print(f"| {setting} | " + " | ".join(cells) + " |")
 
 
