@@ -231,3 +231,11 @@ def test_the_approval_names_noise_and_epsilon_and_changes_with_them() -> None:
     assert "Gaussian noise is added to the counts on held-out rows" in told
     assert "after this run: epsilon 2.0000; the budget is 2.5" in told
     assert consent.digest != consent_for(CLINICS / "north.csv", private(privacy__epsilon=1.0), "north").digest
+
+
+def test_noise_and_masks_together_are_refused_for_rows_with_several_classes(tmp_path: Path) -> None:
+    keys = {name: f"{number:064x}" for number, name in enumerate(FILES, start=1)}
+    config = private(privacy__secure_sums=True)
+    asked = config.model_copy(update={"privacy": config.privacy.model_copy(update={"identities": keys})})
+    with pytest.raises(UserError, match="noise and masks together are for rows with one class each so far"):
+        preview(CLINICS / "north.csv", asked, "north")

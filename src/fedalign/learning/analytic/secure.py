@@ -67,6 +67,11 @@ class SecureAnalytic(Algorithm):
     # --- what the server does ----------------------------------------------------------------------------------------
 
     def start(self, model: DualEncoder, num_clients: int) -> Server:
+        if isinstance(self.inner, PrivateAnalytic) and model.task == "multi":
+            raise UserError(
+                "noise and masks together are for rows with one class each so far; remove privacy.secure_sums or "
+                "privacy.epsilon"
+            )
         threshold = opening.threshold_for(num_clients) if self.threshold is None else self.threshold
         begun = self.inner.start(model, 1)
         if num_clients > 1:  # a preview shows one client
