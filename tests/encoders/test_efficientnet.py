@@ -147,6 +147,8 @@ def test_only_the_last_block_and_what_follows_is_trained_and_returned(tmp_path: 
         assert same is not name.startswith("10.")
     again = Model.load(tmp_path / "run")
     torch.testing.assert_close(again.logits(rows), model.logits(rows))
+    given = torch.from_numpy(again.inputs.graph_inputs(rows)["rows"])
+    torch.testing.assert_close(graph_of(again)(given)[0], again.logits(rows), atol=1e-5, rtol=1e-5)
 
 
 @INSTALLED

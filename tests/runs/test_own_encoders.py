@@ -9,12 +9,14 @@ from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from fedalign import Model, config
 from fedalign.errors import UserError
+from fedalign.inference.export.graph import graph_of
 from fedalign.learning.local_training import ModelPair, train_client
 from fedalign.learning.own_encoders import OWN, load_own
 from fedalign.report import single_party, tables
@@ -79,6 +81,10 @@ def test_the_server_holds_class_vectors_and_each_party_a_model_that_predicts(run
         decided = Model.load(run / party["model"]).logits_of_prepared(test.x).argmax(1)
         right = float((test.y.argmax(1) == decided).double().mean())
         assert right == pytest.approx(party["accuracy"], abs=1e-9)
+        model = Model.load(run / party["model"])
+        rows, given = model.inputs.trial(np.random.default_rng(1), 3, 5)
+        exported = graph_of(model)(*map(torch.from_numpy, given.values()))[0]
+        torch.testing.assert_close(exported, model.logits_of_prepared(rows), atol=1e-4, rtol=1e-4)
     with pytest.raises(UserError, match=r"has a model of its own; name one, for example .*parties/client-0"):
         Model.load(run)
 

@@ -54,7 +54,14 @@ class TunedEncoder(EfficientNetEncoder):
             return torch.zeros(0, self.dim, device=x.device)
         with torch.no_grad():
             frozen = torch.cat([self.blocks(self.stem(part), 0, TRAINED) for part in x.split(CHUNK)])
-        features = self.cells(self.blocks(frozen, TRAINED))
+        return self.last(frozen)
+
+    def features(self, x: Tensor) -> Tensor:
+        return self.last(self.blocks(self.stem(x), 0, TRAINED))
+
+    def last(self, x: Tensor) -> Tensor:
+        """(n, dim) from the output of the frozen blocks."""
+        features = self.cells(self.blocks(x, TRAINED))
         return F.layer_norm(F.linear(features, self.out), (self.dim,), self.norm, self.norm_bias)
 
 

@@ -48,7 +48,10 @@ class ProjectedEncoder(nn.Module):
 
     def forward(self, x: Rows, noise: KeyedRandom | None = None) -> Tensor:
         found: Tensor = self.inner(x, noise) if self.keyed else self.inner(x)
-        return F.layer_norm(F.linear(found, self.weight), (self.dim,))
+        return self.project(found)
+
+    def project(self, z: Tensor) -> Tensor:
+        return F.layer_norm(F.linear(z, self.weight), (self.dim,))
 
 
 encoder = Projected

@@ -19,6 +19,7 @@ from fedalign.encoders.convnet import ConvNetEncoder
 from fedalign.encoders.efficientnet_lite0 import EfficientNetEncoder
 from fedalign.encoders.mlp import MlpEncoder
 from fedalign.encoders.pixels import PixelsEncoder
+from fedalign.encoders.projected import ProjectedEncoder
 from fedalign.encoders.random_features import RandomFeaturesEncoder
 from fedalign.encoders.rocket import RocketEncoder
 from fedalign.encoders.stacked import StackedEncoder
@@ -140,6 +141,17 @@ class StackedGraph(nn.Module):
         return logits, probabilities(logits, self.task)
 
 
+class ProjectedHead(nn.Module):
+    """The layer behind an encoder of another width, and the class vectors."""
+
+    def __init__(self, encoder: ProjectedEncoder, head: LabelEncoder) -> None:
+        super().__init__()
+        self.encoder, self.head = encoder, head
+
+    def forward(self, z: Tensor) -> Tensor:
+        return self.head(self.encoder.project(z))
+
+
 def _linear(weight: Tensor, bias: Tensor | None) -> LabelEncoder:
     layer = LabelEncoder(weight, bias=bias is not None, normalise=False)
     if layer.bias is not None and bias is not None:
@@ -193,6 +205,10 @@ def graph_of(model: Model) -> nn.Module:
 
 
 def _graph(model: Model, encoder: nn.Module) -> nn.Module:
+    if isinstance(encoder, ProjectedEncoder):
+        inner = _graph(model, encoder.inner)
+        inner.head = ProjectedHead(encoder, model.network.label_encoder)
+        return inner
     if isinstance(encoder, StackedEncoder):
         return StackedGraph(model, encoder)
     if isinstance(encoder, TransformerEncoder):
