@@ -7,7 +7,6 @@ import json
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,43 +27,17 @@ from fedalign.learning.algorithm import Algorithm
 from fedalign.learning.client_state import ClientStates
 from fedalign.learning.model import AdaptedLabelEncoder, DualEncoder, LabelEncoder, random_rows, simplex_rows
 from fedalign.learning.on_base import OnBase
-from fedalign.learning.rounds import Engine, Plan, Round, rounds
+from fedalign.learning.rounds import Engine, Plan, rounds
 from fedalign.randomness import torch_generator
 from fedalign.runs import own_encoders, protection
+from fedalign.runs.callbacks import RunCallbacks as RunCallbacks
+from fedalign.runs.callbacks import both as both
 from fedalign.runs.folder import RunFolder
 from fedalign.runs.results import finish
 from fedalign.system import device
 from fedalign.types import Examples, Federation, Pool, Sequences, elsewhere
 
 PRIVATE_FEATURES = 200  # of a feature map with noise: more features have more noise in all
-
-
-@dataclass(frozen=True)
-class RunCallbacks:
-    """Functions that a front end wants called during a run."""
-
-    on_start: Callable[[Plan, int], None] = lambda plan, done: None
-    on_visit: Callable[[int], None] = lambda client: None
-    on_round: Callable[[Round, float], None] = lambda now, seconds: None
-    on_warning: Callable[[str], None] = lambda message: None
-
-
-def both(one: RunCallbacks, other: RunCallbacks) -> RunCallbacks:
-    """Callbacks for two front ends of the same run."""
-
-    def after(first: Callable[..., None], second: Callable[..., None]) -> Callable[..., None]:
-        def call(*what: Any) -> None:
-            first(*what)
-            second(*what)
-
-        return call
-
-    return RunCallbacks(
-        after(one.on_start, other.on_start),
-        after(one.on_visit, other.on_visit),
-        after(one.on_round, other.on_round),
-        one.on_warning,  # a warning is shown once
-    )
 
 
 def load(config: Config) -> Pool | Federation:
