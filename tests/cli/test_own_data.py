@@ -11,6 +11,7 @@ import pytest
 from fedalign import config
 from fedalign.cli.run import announced
 from fedalign.ingest.detect import detect
+from fedalign.runs import display
 from helpers.commands import fedalign
 from helpers.federations import plan
 from helpers.written import script, write
@@ -208,6 +209,18 @@ def test_a_stopped_run_of_another_s_code_is_not_executed(trained: Path, capsys: 
 
 
 # --- evaluating a party's file ----------------------------------------------------------------------------------------
+
+
+def test_scores_are_readable_in_40_columns(
+    trained: Path, sites: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(display.output, "_width", 40)
+    capsys.readouterr()
+    assert fedalign("evaluate", trained, sites / "site0.csv") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].split() == ["class", "rows", "precision", "recall", "F1"]
+    assert lines[2].split()[0] in ("sitting", "walking")  # whole, beside its numbers
+    assert len(lines[2].split()) == 5
 
 
 def test_evaluate_scores_the_classes_of_the_file_first_and_the_others_apart(

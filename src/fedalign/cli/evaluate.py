@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from fedalign.inference.evaluation import Evaluation
 
 ORDER = 12
+NARROW = 60  # columns of a terminal; below it lines between cells take too much room
 
 
 def command(
@@ -66,8 +67,9 @@ def print_scores(found: Evaluation, name: str) -> None:
         return "-" if value is None else f"{100 * value:.1f}"
 
     output.print(f"{escape(name)}, percent", style="italic")
-    table = Table()
-    table.add_column("class", overflow="fold")
+    narrow = output.width < NARROW
+    table = Table(box=None, padding=(0, 1), pad_edge=False) if narrow else Table()
+    table.add_column("class", overflow="fold", min_width=8)
     for column in ("rows", "precision", "recall", "F1"):
         table.add_column(column, justify="right", no_wrap=True)
     for one in found.classes:
