@@ -53,7 +53,10 @@ def dataset(client):
     return Dataset(raw_data=[x[order], y[order]], user_id=str(client))
 
 
-class EveryRound(CentralEvaluationCallback):
+class EveryRound(CentralEvaluationCallback):  # also after the first round, and not before it
+    def on_train_begin(self, *, model):
+        return Metrics()
+
     def after_central_iteration(self, aggregate_metrics, model, *, central_iteration):
         return self._eval(model)
 
