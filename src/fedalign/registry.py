@@ -79,6 +79,20 @@ def is_own(folder: str, name: str) -> bool:
     return name.replace("-", "_") in names(folder)  # a file's name cannot have a hyphen; the plugin's name may
 
 
+def first_program(table: Mapping[str, Any]) -> str | None:
+    """Section and name of the first plugin in a configuration's table that is not the package's own, for the sentence
+    that refuses it; None if there is none. Nothing is imported."""
+    sections = [(folder, section, table.get(section, {})) for folder, section in PLUGINS.items()]
+    encoder = table.get("encoder", {})
+    parties = encoder.get("parties", {}) if isinstance(encoder, dict) else {}
+    sections += [("encoders", "encoder", one) for one in (parties.values() if isinstance(parties, dict) else ())]
+    for folder, section, chosen in sections:
+        name = chosen.get("name") if isinstance(chosen, dict) else None
+        if name is not None and not (isinstance(name, str) and is_own(folder, name)):
+            return f"{section} {name!a}"
+    return None
+
+
 def find(folder: str, name: str, trust_code: bool = True) -> Any:
     """The plugin called `name`: a file of the folder, a path that ends in .py, or a module that can be imported.
 

@@ -17,6 +17,7 @@ pytest.importorskip("flwr", reason="Flower is not installed; pip install 'fedali
 from cryptography.hazmat.primitives import serialization
 
 from fedalign import config as configs
+from fedalign.deploy.approval import leaving
 from fedalign.deploy.invitation import new_invitation, read_invitation
 from fedalign.deploy.keys import make_key, public_key
 from fedalign.deploy.kit import ServerKit
@@ -163,3 +164,14 @@ def test_a_server_that_cannot_start_says_why(kit: Path, tmp_path: Path, capsys: 
     with socket.create_server(("127.0.0.1", ServerKit.read(kit).port)):
         assert "is in use on 127.0.0.1" in refused(kit)
     assert not (kit / "run").exists()
+
+
+def test_a_configuration_that_names_a_program_is_refused_before_it_runs(tmp_path: Path, config: configs.Config) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()\nfrom fedalign import Algorithm as algorithm\n")
+    text = configs.to_toml(config).replace(f'name = "{config.algorithm.name}"', f'name = "{program}"')
+    with pytest.raises(
+        UserError, match=r"names the algorithm .*program\.py.*, a program of its own; a party"
+    ):
+        leaving(tmp_path / "north.csv", text, "north")
+    assert not (tmp_path / "ran").exists()

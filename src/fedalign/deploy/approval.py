@@ -52,9 +52,17 @@ def answer() -> None:
     asked = json.loads(sys.stdin.read())
     try:
         from fedalign import config as configs
+        from fedalign import registry
         from fedalign.deploy.consent import consent_for
 
-        config = configs.from_table(tomllib.loads(asked["config"]), where="the run's configuration")
+        table = tomllib.loads(asked["config"])
+        program = registry.first_program(table)
+        if program is not None:  # the configuration is the server's, and reading it would run the program
+            raise UserError(
+                f"the run's configuration names the {program}, a program of its own; a party runs nothing but the "
+                "installed package, so ask the server's operators for another configuration"
+            )
+        config = configs.from_table(table, where="the run's configuration")
         made = consent_for(Path(asked["data"]), config, asked["party"])
         found: dict[str, Any] = asdict(
             Leaving(made.party, made.digest, made.lines(), made.table(), made.leaving.refused)

@@ -52,14 +52,6 @@ def _check_plugins(path: Path) -> None:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise UserError(f"{path} is damaged ({error}); start a new run") from error
-    sections = [(kind, section, table.get(section, {})) for kind, section in registry.PLUGINS.items()]
-    encoder = table.get("encoder", {})
-    parties = encoder.get("parties", {}) if isinstance(encoder, dict) else {}
-    sections += [("encoders", "encoder", one) for one in (parties.values() if isinstance(parties, dict) else ())]
-    for kind, section, chosen in sections:
-        name = chosen.get("name") if isinstance(chosen, dict) else None
-        if name is not None and not (isinstance(name, str) and registry.is_own(kind, name)):
-            raise UserError(
-                f"{path} names the {section} {name!a}, a program of its own; look at it, then allow it with "
-                "--trust-code"
-            )
+    found = registry.first_program(table)
+    if found is not None:
+        raise UserError(f"{path} names the {found}, a program of its own; look at it, then allow it with --trust-code")
