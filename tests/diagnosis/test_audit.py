@@ -52,7 +52,7 @@ def test_the_canary_stays_below_the_claim_and_is_not_blind() -> None:
     plan = private_plan()
     noisy = audit.protection.noisy(plan.algorithm)
     assert noisy is not None
-    found = audit.canary(plan, noisy, 200)
+    found = audit.canary(plan, noisy, 2000)
     assert found["epsilon_at_least"] < 1.0
     assert found["gaussian_epsilon_at_least"] < 1.0
     assert found["auc"] > 0.55
