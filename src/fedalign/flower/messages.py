@@ -38,7 +38,7 @@ ON_DISK = 8 << 20  # bytes from which on an update waits on disk
 HEADER = 4096  # bytes the arrays of a record may take beyond their values
 LAYOUT = ".layout"  # added to the name of a record of arrays: the name of the record that says which array is where
 _Shape = Annotated[list[Annotated[int, Field(ge=0, le=1 << 40)]], Field(max_length=8)]
-NOTES = "_fedalign_notes"  # attribute of a record: what its receipt says, computed once
+NOTES = "_fedalign_notes"  # attribute of a record that is sent several times: what its receipts say
 LAYOUTS = TypeAdapter(Annotated[list[tuple[str, _Shape]], FailFast()])
 
 
@@ -105,9 +105,12 @@ def _values(data: bytes) -> Tensor:
 
 
 def put_again(content: RecordDict, name: str, source: RecordDict) -> None:
-    """Adds the same arrays as another message, without a copy."""
+    """Adds the same arrays as another message, without a copy. What receipts say of them is computed once."""
     for key in (name, name + LAYOUT):
         content[key] = source[key]
+    record = source[name]
+    if NOTES not in record.__dict__:
+        record.__dict__[NOTES] = {key: _noted(value) for key, value in get(source, name).items()}
 
 
 def on_disk(arrays: Arrays, folder: Path) -> Arrays:
@@ -183,9 +186,8 @@ def receipt(content: RecordDict, largest: int | None = None) -> dict[str, Any]:
     for name, record in content.items():
         if isinstance(record, ArrayRecord):
             try:
-                notes = record.__dict__.get(NOTES)  # of a record that is sent to several parties
+                notes = record.__dict__.get(NOTES)  # of a record that we send to several parties
                 found[name] = notes or {key: _noted(value) for key, value in get(content, name, largest).items()}
-                record.__dict__[NOTES] = found[name]
                 if name + LAYOUT in content and content[name + LAYOUT].keys() == record.keys():
                     layouts.add(name + LAYOUT)
             except UserError:  # noted as it came
