@@ -50,6 +50,7 @@ def visit_of(found: Plan, **received: torch.Tensor) -> Visit:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("base", ["none", "analytic"])
 @pytest.mark.parametrize("task", ["single", "multi"])
 def test_clients_that_know_nothing_and_classes_that_nobody_knows_leave_finite_weights(task: str, base: str) -> None:

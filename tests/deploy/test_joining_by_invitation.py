@@ -170,8 +170,6 @@ def test_a_configuration_that_names_a_program_is_refused_before_it_runs(tmp_path
     program = tmp_path / "program.py"
     program.write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()\nfrom fedalign import Algorithm as algorithm\n")
     text = configs.to_toml(config).replace(f'name = "{config.algorithm.name}"', f'name = "{program}"')
-    with pytest.raises(
-        UserError, match=r"names the algorithm .*program\.py.*, a program of its own; a party"
-    ):
+    with pytest.raises(UserError, match=r"names the algorithm .*program\.py.*, a program of its own; a party"):
         leaving(tmp_path / "north.csv", text, "north")
     assert not (tmp_path / "ran").exists()

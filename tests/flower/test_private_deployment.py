@@ -53,6 +53,7 @@ def sent(run: Server, folder: Path, name: str) -> list[dict[str, Any]]:
     return [line["content"] for line in receipts(folder / "memory" / name) if line["direction"] == "out"]
 
 
+@pytest.mark.slow
 def test_every_party_charges_its_ledger_once_and_sends_sums_and_counts_with_noise(tmp_path: Path) -> None:
     """Three messages leave a party: what it annotates, noisy sums, noisy counts. Nothing in them is exact."""
     config = private()
@@ -224,6 +225,7 @@ def test_a_table_is_scaled_by_public_limits_and_reports_no_statistics(tmp_path: 
     assert set(offers[0]["moments"]["squares"]) == {4.0}  # a quarter of the width, squared
 
 
+@pytest.mark.slow
 def test_the_approval_names_noise_and_epsilon_and_changes_with_them() -> None:
     consent = consent_for(CLINICS / "north.csv", private(), "north")
     told = "\n".join(consent.lines())

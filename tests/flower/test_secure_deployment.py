@@ -71,6 +71,7 @@ def locally(config: Config, folder: Path) -> bytes:
     return (folder / "local" / "model.safetensors").read_bytes()
 
 
+@pytest.mark.slow
 def test_a_deployment_with_masks_ends_with_the_local_engines_bits_and_sends_nothing_else(
     nodes: dict[int, dict[str, Any]], tmp_path: Path
 ) -> None:
@@ -129,6 +130,7 @@ def test_a_server_killed_between_masked_sums_resumes_to_the_same_bits(
     assert sums[0] == sums[1]
 
 
+@pytest.mark.slow
 def test_a_step_that_was_answered_is_refused_with_another_message(
     nodes: dict[int, dict[str, Any]], tmp_path: Path
 ) -> None:
@@ -159,6 +161,7 @@ def test_noise_and_masks_charge_each_ledger_once_and_send_noisy_counts(
     assert [len(Ledger(tmp_path / f"{name}.ledger").entries()) for name in NAMES] == [1] * 5
 
 
+@pytest.mark.slow
 def test_a_party_that_comes_later_may_not_join_the_masks(nodes: dict[int, dict[str, Any]], tmp_path: Path) -> None:
     (tmp_path / "f.csv").write_text((tmp_path / "a.csv").read_text())
     run = Server(tmp_path, masked(tmp_path), nodes)
@@ -175,6 +178,7 @@ def test_classes_with_few_owners_are_named_and_need_consent(nodes: dict[int, dic
         Server(tmp_path, masked(tmp_path), nodes).run()
 
 
+@pytest.mark.slow
 def test_keys_that_do_not_fit_are_refused(nodes: dict[int, dict[str, Any]], tmp_path: Path) -> None:
     """The list has another key for a party; the list lacks a party; the server gives a party somebody else's number."""
     config = masked(tmp_path)

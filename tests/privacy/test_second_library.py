@@ -42,6 +42,7 @@ def agrees(case: Case) -> None:
     assert found < renyi
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", GAUSSIAN)
 def test_releases_of_all_rows_cost_what_another_library_says(case: Case) -> None:
     agrees(case)

@@ -42,6 +42,7 @@ def test_pictures_are_the_pixels_before_scaling() -> None:
     np.testing.assert_allclose(kind.pictures(kind.rows(pixels))[0, ..., 0], pixels[0, 0], atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_run_on_images_has_a_sheet_and_one_on_text_a_sentence(tmp_path: Path) -> None:
     for party in ("north", "south", "test"):
         for i in range(12):

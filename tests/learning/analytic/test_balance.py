@@ -91,6 +91,7 @@ def prepared(task: str = "single", **changes: Any) -> Plan:
     return plan("analytic", task, dataset=rows, encoder={"name": "random_features"}, **changes)
 
 
+@pytest.mark.slow
 def test_a_run_balances_and_says_to_which_shares() -> None:
     without, balanced = play(prepared()), play(prepared(algorithm__balance=True))
     assert len(balanced) == len(without)
@@ -100,6 +101,7 @@ def test_a_run_balances_and_says_to_which_shares() -> None:
     assert SHARES not in without[-1].server.extra
 
 
+@pytest.mark.slow
 def test_where_it_cannot_balance_it_says_so_and_changes_nothing() -> None:
     found, without = prepared("multi", algorithm__balance=True), play(prepared("multi"))
     last = play(found)[-1].server
