@@ -56,8 +56,7 @@ def test_a_killed_superlink_and_a_proxy_do_not_change_the_result(tmp_path: Path)
     path.write_text(json.dumps({**json.loads(path.read_text()), "address": f"127.0.0.1:{proxy.port}"}))
     with commands(tmp_path) as run:
         server = run.start("server", "server", "kit", "--log-format", "json")
-        for name in (*FILES, "stranger"):
-            run.start(name, "party", name)
+        run.start("stranger", "party", "stranger")  # the server waits for the others meanwhile
         run.wait_for("stranger", "the server does not know this party's key; its operators run: fedalign server admit")
         assert "admits this key as north" in run.run("deploy", "check", "--party", "north")
         said = run.fails("deploy", "check", "--party", "stranger")
@@ -66,6 +65,8 @@ def test_a_killed_superlink_and_a_proxy_do_not_change_the_result(tmp_path: Path)
         assert "was written by fedalign" in run.fails(
             "party", "join", "kit/invitation.json", CLINICS / "east.csv", version="99.1.0"
         )
+        for name in FILES:
+            run.start(name, "party", name)
         run.wait_for("server", "round 1: 2 parties")
         os.kill(process_of(server.pid, "superlink"), signal.SIGKILL)
         run.wait_for("server", "the SuperLink ended with exit code -9; it is restarted")
