@@ -12,10 +12,10 @@ import pytest
 pytest.importorskip("flwr", reason="Flower is not installed; pip install 'fedalign[flower]'")
 
 from fedalign import config as configs
-from fedalign.deploy.consent import consent_for
+from fedalign.deploy.approval import leaving
 from fedalign.deploy.invitation import read_invitation
 from fedalign.deploy.kit import ServerKit
-from fedalign.deploy.party import PartyFolder, config_of
+from fedalign.deploy.party import PartyFolder
 from fedalign.flower.kit import for_parties
 from fedalign.runs import experiment
 from helpers.commands import ROOT
@@ -46,7 +46,7 @@ def test_a_killed_superlink_and_a_proxy_do_not_change_the_result(tmp_path: Path)
     invitation, proxy = read_invitation(kit / "invitation.json"), Proxy(port)
     for name, file in (*FILES.items(), ("stranger", "south.jsonl")):
         data = CLINICS / file
-        digest = consent_for(data, config_of(invitation), name).digest
+        digest = leaving(data, invitation.config, name).digest
         own = PartyFolder.create(tmp_path / name, invitation, name, data, digest)
         if name != "stranger":
             ServerKit.read(kit).admit(name, own.key)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fedalign.inference.evaluation import Evaluation
 
 ORDER = 12
-NARROW = 60  # columns of a terminal; below it lines between cells take too much room
+NARROW = 60  # columns of a terminal, below which tables have no lines between cells
 
 
 def command(

@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedalign import config as configs
-from fedalign.config import Config
 from fedalign.deploy.approval import Leaving, leaving
 from fedalign.deploy.invitation import Invitation
 from fedalign.deploy.keys import make_key, short_key_of
@@ -109,12 +107,6 @@ class PartyFolder:
         if not self.data.exists():
             raise UserError(f"there is no file {self.data}; put it back, or join again with another file")
         return leaving(self.data, (self.folder / "config.toml").read_text(encoding="utf-8"), self.name)
-
-
-def config_of(invitation: Invitation) -> Config:
-    import tomllib
-
-    return configs.from_table(tomllib.loads(invitation.config), where="the invitation's configuration")
 
 
 @dataclass

@@ -17,10 +17,10 @@ def encode(values: np.ndarray, parties: int, zeros: int = 0) -> np.ndarray:
     most = LARGEST / parties - 1
     limit = most * 2.0**FRACTION
     found = np.zeros(len(values) + zeros, dtype=np.int64)
-    room = np.empty(min(BLOCK, len(values)))
+    buffer = np.empty(min(BLOCK, len(values)))
     for first in range(0, len(values), BLOCK):
         part = values[first : first + BLOCK]
-        scaled = np.multiply(part, 2.0**FRACTION, out=room[: len(part)])
+        scaled = np.multiply(part, 2.0**FRACTION, out=buffer[: len(part)])
         if not (-limit <= float(scaled.min()) and float(scaled.max()) <= limit):  # also if one is no number
             raise UserError(
                 f"a sum is not finite or beyond {most:,.0f}, so {parties} of them do not fit into 64 bits; "
