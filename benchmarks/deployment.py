@@ -24,6 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -35,7 +36,7 @@ sys.path[:0] = [str(ROOT / "tests")]
 from fedalign import config as configs  # noqa: E402
 from fedalign.deploy.consent import consent_for  # noqa: E402
 from fedalign.deploy.kit import ServerKit  # noqa: E402
-from fedalign.deploy.party import PartyFolder, config_of  # noqa: E402
+from fedalign.deploy.party import PartyFolder  # noqa: E402
 from fedalign.flower import kit as flower_kit  # noqa: E402
 from helpers.deployed_commands import Commands, commands  # noqa: E402
 from helpers.flower_network import free_port, network  # noqa: E402
@@ -211,9 +212,10 @@ def joined(folder: Path, config: configs.Config, files: dict[str, Path], proxied
     """Makes the folders of a server and its parties, all admitted."""
     port = free_port()
     invitation = ServerKit.create(folder / "kit", config, list(files), "127.0.0.1", port)
+    asked = configs.from_table(tomllib.loads(invitation.config))
     proxy = Proxy(port) if proxied else None
     for name, data in files.items():
-        digest = consent_for(data, config_of(invitation), name).digest
+        digest = consent_for(data, asked, name).digest
         own = PartyFolder.create(folder / name, invitation, name, data, digest)
         ServerKit.read(folder / "kit").admit(name, own.key)
         if proxy is not None:

@@ -20,6 +20,7 @@ import signal
 import sys
 import tempfile
 import time
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from fedalign import config as configs
 from fedalign.deploy.consent import consent_for
 from fedalign.deploy.kit import ServerKit
-from fedalign.deploy.party import PartyFolder, config_of
+from fedalign.deploy.party import PartyFolder
 from fedalign.engines.local import Local, LocalEngine
 from fedalign.flower.kit import for_parties
 from fedalign.learning.rounds import Reply
@@ -81,9 +82,10 @@ class Deployment:
         changes = [f"rounds={rounds}", "training.epochs=1"]
         self.config = for_parties(configs.load(str(CLINICS / "fedalign.toml"), changes))
         invitation = ServerKit.create(self.kit, self.config, [*FILES], "127.0.0.1", free_port())
+        asked = configs.from_table(tomllib.loads(invitation.config))
         for name, file in FILES.items():
             data = CLINICS / file
-            digest = consent_for(data, config_of(invitation), name).digest
+            digest = consent_for(data, asked, name).digest
             own = PartyFolder.create(folder / name, invitation, name, data, digest)
             ServerKit.read(self.kit).admit(name, own.key)
 
