@@ -235,9 +235,12 @@ def test_the_approval_names_noise_and_epsilon_and_changes_with_them() -> None:
     assert consent.digest != consent_for(CLINICS / "north.csv", private(privacy__epsilon=1.0), "north").digest
 
 
-def test_noise_and_masks_together_are_refused_for_rows_with_several_classes(tmp_path: Path) -> None:
+def test_noise_and_masks_together_are_shown_before_anything_is_approved() -> None:
     keys = {name: f"{number:064x}" for number, name in enumerate(FILES, start=1)}
     config = private(privacy__secure_sums=True)
     asked = config.model_copy(update={"privacy": config.privacy.model_copy(update={"identities": keys})})
-    with pytest.raises(UserError, match="noise and masks together are for rows with one class each so far"):
-        preview(CLINICS / "north.csv", asked, "north")
+    found = preview(CLINICS / "north.csv", asked, "north")
+    assert "once: sums over its rows with noise, masked" in found.replies
+    told = " ".join(found.table()["privacy"])
+    assert "Gaussian noise is added to the sums" in told
+    assert "the server sees random numbers of this party, and the total of all parties" in told

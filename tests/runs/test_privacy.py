@@ -77,6 +77,7 @@ def test_a_delta_without_meaning_is_refused(folder: Path, delta: float) -> None:
 @pytest.mark.parametrize(
     ("algorithm", "sentence"),
     [
+        ({"name": "analytic", "balance": True}, r"algorithm\.balance looks at rows or sums again; remove it"),
         ({"name": "fedprox"}, "'fedprox' uses rows for more than their own gradients; choose fedavg"),
         ({"name": "moon"}, "'moon' uses rows for more than their own gradients"),
         ({"name": "fedalign"}, "pseudo labels compare rows with each other; set algorithm.alignment = false"),

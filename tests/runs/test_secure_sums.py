@@ -140,9 +140,54 @@ def test_noise_and_masks_together_charge_the_ledger_once(folder: Path, tmp_path:
     assert [len(Ledger(path).entries()) for path in sorted(folder.glob("*.ledger"))] == [1] * 5
 
 
+def several(folder: Path, **privacy: Any) -> Config:
+    """Rows with any number of classes: four sets of owners, which consent."""
+    for party in "abcde":
+        own = [name for name, owners in OWNERS.items() if party in owners]
+        lines = (folder / f"{party}.csv").read_text().splitlines()[1:]
+        numbers = [line.rpartition(",")[0] for line in lines]
+        codes = [";".join(name for k, name in enumerate(own) if (row + k) % 3 == 0) for row in range(len(lines))]
+        table = [f"{a},{b or 'none of these'}" for a, b in zip(numbers, codes, strict=True)]
+        (folder / f"{party}.csv").write_text("\n".join(["x,y,z,codes", *table]) + "\n")
+    found = config.as_table(asked(folder, epsilon=2.0, seeded=True, consent=list(OWNERS), **privacy))
+    found["dataset"] = {**found["dataset"], "label": "", "labels": "codes"}
+    return config.from_table(found)
+
+
+@pytest.mark.parametrize("gone", [{}, {3: [1]}])
+def test_masked_noisy_sums_are_the_plain_noisy_sums_to_the_bit(folder: Path, gone: dict[int, list[int]]) -> None:
+    """Several classes per row, with and without a party that vanishes before its sums: the same draws of noise, first
+    as each party's own sums, then under masks. Masked numbers are multiples of 2^-32."""
+    pytest.importorskip("dp_accounting")
+    masked = several(folder)
+    plan = experiment.plan(masked)
+    assert plan.federation.task == "multi"
+    server = end(plan, gone)
+    plain = experiment.plan(
+        masked.model_copy(update={"privacy": masked.privacy.model_copy(update={"secure_sums": False})})
+    )
+    alone = end(plain)
+    form, expected = joint.form_of(plan.federation.classes, "multi"), {}
+    rest = [m for m in range(5) if m not in gone.get(3, ())]
+    for m in rest:
+        own = {name: alone.state[f"sums/{m}/{name}"] for name in ("grams", "which", "class_sums")}
+        for name, value in joint.common_sums(own, form, m).items():
+            expected[name] = expected.get(name, 0) + (value * 2.0**32).round().to(torch.int64)
+    for name, value in expected.items():
+        assert torch.equal(server.state[f"sums/0/{name}"] * 2.0**32, value.double()), name
+    assert len(form.owners) == 4
+    if not gone:
+        head = "label_encoder.weight"
+        torch.testing.assert_close(server.weights[head], alone.weights[head])
+        torch.testing.assert_close(server.state["noise"], alone.state["noise"])
+    assert plan.algorithm.summary(server)["clients"] == rest
+    assert any("the noise hides the sums of" in line for line in plan.algorithm.warnings(server, list(OWNERS)))
+
+
 @pytest.mark.parametrize(
     ("algorithm", "privacy", "sentence"),
     [
+        ({"balance": True}, {}, r"algorithm\.balance needs the shares of each party; remove it"),
         ({"name": "fedavg"}, {}, r"privacy\.secure_sums works with algorithm\.name = 'analytic' only"),
         ({"robust": "auto"}, {}, r"algorithm\.robust compares the sums of parties"),
         ({}, {"consent": ["colt"]}, "which is no class; did you mean cold"),

@@ -10,8 +10,14 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from fedalign.learning.analytic import private_sums
-from fedalign.learning.analytic.private_solve import hidden_classes, positive, solution
+from fedalign.learning.analytic import joint, private_sums
+from fedalign.learning.analytic.private_solve import (
+    hidden_classes,
+    noise_of,
+    noise_of_masked,
+    positive,
+    solution,
+)
 from fedalign.learning.analytic.private_sums import (
     CONSTANT,
     SENSITIVITY,
@@ -20,7 +26,7 @@ from fedalign.learning.analytic.private_sums import (
     noisy_sums,
     scaled_sums,
 )
-from fedalign.learning.analytic.sums import Reason, gram_of, unpack, with_constant
+from fedalign.learning.analytic.sums import Reason, gram_of, side, total, unpack, with_constant
 from fedalign.privacy.noise import seeded_source
 from fedalign.types import Task
 
@@ -156,14 +162,15 @@ def test_the_repaired_matrix_is_positive_definite() -> None:
 
 def test_with_little_noise_the_solution_predicts_the_labels() -> None:
     z = client("single")[0]
-    clients = {}
+    clients = []
     for number, own in enumerate((OWN, ~OWN | torch.tensor([True, False, False]))):
         label = (z[:, :3]).argmax(1)
         labelled = own[label]
         seen = torch.where(labelled[:, None], torch.ones(300, 3).bool(), own.expand(300, 3))
         truth = torch.nn.functional.one_hot(label, 3).float() * seen
-        clients[number] = noisy_sums([z], truth, seen, own, "single", 0.01, seeded_source(number))
-    logits = with_constant(z) @ solution(clients, 0.01, "single").T
+        clients.append(noisy_sums([z], truth, seen, own, "single", 0.01, seeded_source(number)))
+    noise = noise_of(clients, 0.01, "single")
+    logits = with_constant(z) @ solution(total(clients), noise, "single").T
     assert float((logits.argmax(1) == (z[:, :3]).argmax(1)).float().mean()) > 0.8
 
 
@@ -180,6 +187,51 @@ def test_classes_whose_sums_are_lost_in_noise_are_named() -> None:
     first[0, 0], second[0, 0] = 20.0, 19.9  # two owners: 39.9^2 = 1592 < 1600
     first[1, 3] = 28.3  # one owner: 801 >= 800
     second[2, 5] = 28.2  # one owner: 795 < 800
-    clients = [{"class_sums": first}, {"class_sums": second}]
-    assert hidden_classes(clients, 2.0, "single") == [0, 2]
-    assert hidden_classes(clients, 0.1, "single") == []
+    which = torch.zeros(4, dtype=torch.int64)
+    clients = [{"class_sums": first, "which": which}, {"class_sums": second, "which": which}]
+    assert hidden_classes(first + second, noise_of(clients, 2.0, "single").class_sums) == [0, 2]
+    assert hidden_classes(first + second, noise_of(clients, 0.1, "single").class_sums) == []
+
+
+CLAIMS = torch.tensor([[1, 1, 0, 0], [1, 1, 1, 0], [1, 0, 1, 0], [1, 1, 1, 1]], dtype=torch.bool)
+
+
+def test_the_noise_of_a_masked_total_by_hand() -> None:
+    """At a multiplier of 2 the noise of a product of features has the variance 6.25 in one group of rows, and 12.5 in
+    all rows. The owners are {0, 1, 2, 3}, {0, 1, 3}, {1, 2, 3} and {3}, and client 2 has vanished. A class sum of a
+    client with m classes has the variance (2 * 1.25 sqrt(2))^2 m / 1.25 = 10 m: 20 at client 0, 30 at 1, 40 at 3."""
+    found = noise_of_masked(joint.form_of(CLAIMS, "multi"), CLAIMS, [0, 1, 3], 2.0, "multi")
+    assert found.grams.tolist() == pytest.approx([37.5, 18.75, 18.75, 12.5, 6.25])
+    assert found.class_sums.tolist() == pytest.approx([90, 90, 70, 40])
+
+
+@pytest.mark.parametrize("survivors", [[0, 1, 2, 3], [0, 2, 3]])
+def test_the_noise_of_many_masked_totals_has_the_claimed_variances(survivors: list[int]) -> None:
+    """Empty files release nothing but noise. Numbers in which no constant takes part have the claimed variance."""
+    source, form, draws, features = seeded_source(17), joint.form_of(CLAIMS, "multi"), 300, 6
+    grams, class_sums = [], []
+    for _ in range(draws):
+        added = [
+            joint.common_sums(noisy_sums(*empty(CLAIMS[m], features), "multi", MULTIPLIER, source), form, m)
+            for m in survivors
+        ]
+        grams.append(sum(one["grams"] for one in added))
+        class_sums.append(sum(one["class_sums"] for one in added))
+    claimed = noise_of_masked(form, CLAIMS, survivors, MULTIPLIER, "multi")
+    products = torch.tril_indices(features + 1, features + 1)
+    chosen = (products[0] != products[1]) & (products[0] < features)
+    for drawn, variance in zip(torch.stack(grams)[:, :, chosen].movedim(1, 0), claimed.grams, strict=True):
+        assert p_value(drawn, float(variance)) > 0.001
+    for drawn, variance in zip(torch.stack(class_sums)[:, :, :-1].movedim(1, 0), claimed.class_sums, strict=True):
+        assert p_value(drawn, float(variance)) > 0.001
+    assert side(len(chosen)) == features + 1
+
+
+def empty(own: Tensor, features: int) -> tuple[list[Tensor], Tensor, Tensor, Tensor]:
+    return [torch.zeros(0, features)], torch.zeros(0, len(own)), torch.zeros(0, len(own)).bool(), own
+
+
+def p_value(drawn: Tensor, variance: float) -> float:
+    """Of a two-sided test that independent normal numbers with mean 0 have this variance."""
+    below = stats.chi2(drawn.numel()).cdf(float(drawn.square().sum()) / variance)
+    return 2 * min(below, 1 - below)

@@ -7,10 +7,9 @@ validation rows, refinements, and histograms for thresholds. The number of its r
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,9 +19,9 @@ from fedalign.errors import UserError, printable
 from fedalign.learning.algorithm import Algorithm
 from fedalign.learning.analytic import server, state
 from fedalign.learning.analytic.client import Part, Stage
-from fedalign.learning.analytic.private_solve import hidden_classes, solution
+from fedalign.learning.analytic.private_solve import Noise, hidden_classes, noise_of, solution
 from fedalign.learning.analytic.private_sums import SENSITIVITY, implausible_noisy_sums, noisy_sums
-from fedalign.learning.analytic.sums import ALL
+from fedalign.learning.analytic.sums import ALL, total
 from fedalign.learning.model import DualEncoder
 from fedalign.learning.replies import Reason, Rejection
 from fedalign.privacy import NEIGHBOURS, Ledger, Privacy, Release, noise_multiplier
@@ -30,6 +29,8 @@ from fedalign.privacy.noise import seeded_source
 from fedalign.types import Arrays, Examples, ReplySpec, Server, Task, Update, Visit
 
 WHAT = "sums of the analytic method"
+NOISE = "noise"  # in the server's state: the variance of the noise in each class sum
+RELEASE = 1  # of a run; there is no other
 DEPLOYED = "sums of training rows, and counts on rows that are held out; no row is in both"
 
 
@@ -47,7 +48,7 @@ class PrivateAnalytic(Algorithm):
     seed: int = 0  # of noise that can be repeated, if the options ask for that
     ledgers: tuple[Path | None, ...] = ()  # by client; None: no ledger is kept
     what: str = WHAT  # the release, for ledgers
-    summed: int = 1  # clients whose noise is in the sums that the server sees as one client's
+    noise: Noise | None = field(default=None, compare=False)  # in a total of masked sums, which is one client's here
 
     @property
     def multiplier(self) -> float:
@@ -74,7 +75,7 @@ class PrivateAnalytic(Algorithm):
             path = self.ledgers[visit.client] if visit.client < len(self.ledgers) else None
             if path is not None:
                 Ledger(path).charge(release)
-            key = (self.seed, visit.round_number, visit.client)
+            key = (self.seed, RELEASE, visit.client)  # the same with masks, whose sums leave in a later round
             source = seeded_source(*key) if self.privacy.seeded else os.urandom
             features, task = Part(visit.model, data).features, visit.model.task
             sent = noisy_sums(features, data.y, data.known, data.classes, task, release.multiplier, source)
@@ -108,8 +109,10 @@ class PrivateAnalytic(Algorithm):
             return server_
         flags = torch.zeros(server_.num_clients, dtype=torch.bool)
         flags[list(clients)] = True
-        noise = self.multiplier * math.sqrt(self.summed)
-        found = solution(clients, noise, model.task, self.penalty, self.omega)
+        everyone = list(clients.values())
+        noise = self.noise or noise_of(everyone, self.multiplier, model.task)
+        found = solution(total(everyone), noise, model.task, self.penalty, self.omega)
+        server_ = state.with_state(server_, **{NOISE: noise.class_sums})
         return state.done(state.with_head(state.with_extra(server_, held=flags), found))
 
     def reply_spec(self, server_: Server, round_number: int) -> ReplySpec:
@@ -147,9 +150,8 @@ class PrivateAnalytic(Algorithm):
         found = []
         if self.privacy.seeded:
             found.append("privacy.seeded = true: the noise can be computed from the seed and protects nobody")
-        task: Task = "multi" if "multi" in server_.state else "single"
-        noise = self.multiplier * math.sqrt(self.summed)
-        lost = hidden_classes(list(state.sums_of(server_).values()), noise, task)
+        clients, noise = list(state.sums_of(server_).values()), server_.state.get(NOISE)
+        lost = [] if noise is None or not clients else hidden_classes(total(clients)["class_sums"], noise)
         if lost:
             names = ", ".join(printable(label_names[c]) for c in lost[:3]) + (", ..." if len(lost) > 3 else "")
             found.append(
@@ -165,8 +167,8 @@ def private(algorithm: Algorithm, privacy: Privacy, run: str, seed: int) -> Priv
         raise UserError(
             "privacy.epsilon works with algorithm.name = 'analytic' only; set it, or remove privacy.epsilon"
         )
-    for name, off in (("likelihood", 0), ("robust", "off")):
-        if getattr(algorithm, name) != off:
+    for name, off in (("likelihood", 0), ("robust", "off"), ("balance", False)):
+        if getattr(algorithm, name, off) != off:
             raise UserError(f"algorithm.{name} looks at rows or sums again; remove it, or remove privacy.epsilon")
     penalty, omega = getattr(algorithm, "penalty", None), getattr(algorithm, "omega", None)
     return PrivateAnalytic(privacy=privacy, penalty=penalty, omega=omega, run=run, seed=seed, clip_updates=0.0)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from fedalign.learning.analytic.joint import Form
 from fedalign.learning.analytic.private_sums import SENSITIVITY, class_scale, matrix_variances
 from fedalign.learning.analytic.solve import solve
 from fedalign.learning.analytic.sums import NONE, pack, total, unpack
@@ -22,41 +24,58 @@ HIDDEN = 2.0  # a class sum is hidden if its square is less than this many times
 LEAST, HIGHEST = 1e-3, 0.5  # share of the rows for which a class is predicted
 
 
+@dataclass(frozen=True)
+class Noise:
+    """The variances of the noise in sums over clients."""
+
+    grams: Tensor  # (G,) of a product of two features, in each matrix
+    class_sums: Tensor  # (C,) of a number; 0 where no client has the class
+
+
+def noise_of(clients: Sequence[Arrays], multiplier: float, task: Task) -> Noise:
+    """Of `total(clients)`. Which classes a client has is seen in its sums: those of other classes are zeros."""
+    nothing = torch.zeros(1, 1, dtype=torch.float64)
+    each = [{"which": one["which"], "grams": matrix_variances(multiplier), "class_sums": nothing} for one in clients]
+    owned = torch.stack([one["class_sums"].any(1) for one in clients])
+    return Noise(total(each)["grams"][:, 0], _of_classes(owned, multiplier, task))
+
+
+def noise_of_masked(form: Form, claims: Tensor, survivors: Sequence[int], multiplier: float, task: Task) -> Noise:
+    """Of a total in the common form: each client's noise is in the matrix of all rows, and in that of every set of
+    owners to which it belongs. Only the clients that are in the total count."""
+    all_rows, known = matrix_variances(multiplier)[:, 0]
+    owners = form.owners[:, survivors].sum(1)  # (G - 1,)
+    grams = torch.cat([(all_rows * len(survivors))[None], known * owners])
+    return Noise(grams, _of_classes(claims[survivors], multiplier, task))
+
+
+def _of_classes(owned: Tensor, multiplier: float, task: Task) -> Tensor:
+    """(C,) for clients that annotate these classes, (clients, C) bool."""
+    each = [own.to(torch.float64) * (multiplier * SENSITIVITY / class_scale(own, task)) ** 2 for own in owned]
+    return torch.stack(each).sum(0)
+
+
 def solution(
-    clients: Mapping[int, Arrays],
-    multiplier: float,
-    task: Task,
-    penalty: float | None = None,
-    omega: float | None = None,
+    sums: Arrays, noise: Noise, task: Task, penalty: float | None = None, omega: float | None = None
 ) -> Tensor:
-    """(C, d + 1) the logits of a model, from the noisy sums of all clients."""
-    sums = repaired(clients, multiplier)
+    """(C, d + 1) the logits of a model, from the noisy sums of all clients together."""
+    sums = repaired(sums, noise)
     weight = (OMEGA if omega is None else omega) if task == "multi" else 0.0
     scores = solve(sums, weight, PENALTY if penalty is None else penalty).extended
     return scores / TEMPERATURE if task == "single" else _decided(sums, scores)
 
 
-def hidden_classes(clients: Sequence[Arrays], multiplier: float, task: Task) -> list[int]:
+def hidden_classes(class_sums: Tensor, variance: Tensor) -> list[int]:
     """The classes whose sum over the clients is hardly longer than the noise in it. Only what was released is read."""
-    if not clients:
-        return []
-    totals = torch.stack([one["class_sums"][:, :-1] for one in clients]).sum(0)  # (C, d)
-    variance = torch.zeros(len(totals), dtype=torch.float64)
-    for one in clients:
-        own = one["class_sums"].any(1)  # of other classes a client sends zeros
-        variance[own] += (multiplier * SENSITIVITY / class_scale(own, task)) ** 2
-    expected = variance * totals.shape[1]
-    return ((totals.square().sum(1) < HIDDEN * expected) & (variance > 0)).nonzero().flatten().tolist()
+    features = class_sums[:, :-1]  # (C, d)
+    lost = features.square().sum(1) < HIDDEN * variance * features.shape[1]
+    return (lost & (variance > 0)).nonzero().flatten().tolist()
 
 
-def repaired(clients: Mapping[int, Arrays], multiplier: float) -> Arrays:
-    """The sums of all clients, their matrices without negative eigenvalues and with a ridge as large as the noise, so
-    that directions in which there is only noise count little (Wang, UAI 2018)."""
-    everyone = list(clients.values())
-    sums = total(everyone)
-    known = [{"which": one["which"], "grams": matrix_variances(multiplier)} for one in everyone]
-    noise = total([{**one, "class_sums": torch.zeros(1, 1, dtype=torch.float64)} for one in known])["grams"]  # (G, 1)
-    grams = [positive(unpack(gram), float(variance)) for gram, variance in zip(sums["grams"], noise[:, 0], strict=True)]
+def repaired(sums: Arrays, noise: Noise) -> Arrays:
+    """The sums, their matrices without negative eigenvalues and with a ridge as large as the noise, so that directions
+    in which there is only noise count little (Wang, UAI 2018)."""
+    grams = [positive(unpack(gram), float(size)) for gram, size in zip(sums["grams"], noise.grams, strict=True)]
     return {**sums, "grams": torch.stack([pack(gram) for gram in grams])}
 
 

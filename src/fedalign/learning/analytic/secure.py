@@ -22,6 +22,7 @@ from fedalign.learning.algorithm import Algorithm
 from fedalign.learning.analytic import joint, secure_client, secure_messages
 from fedalign.learning.analytic.client import Stage
 from fedalign.learning.analytic.private import PrivateAnalytic
+from fedalign.learning.analytic.private_solve import noise_of_masked
 from fedalign.learning.analytic.secure_messages import OWN, Step, inner_of, keys_of, session_of, there_of
 from fedalign.learning.analytic.state import stage_of, with_state
 from fedalign.learning.model import DualEncoder
@@ -67,11 +68,6 @@ class SecureAnalytic(Algorithm):
     # --- what the server does ----------------------------------------------------------------------------------------
 
     def start(self, model: DualEncoder, num_clients: int) -> Server:
-        if isinstance(self.inner, PrivateAnalytic) and model.task == "multi":
-            raise UserError(
-                "noise and masks together are for rows with one class each so far; remove privacy.secure_sums or "
-                "privacy.epsilon"
-            )
         threshold = opening.threshold_for(num_clients) if self.threshold is None else self.threshold
         begun = self.inner.start(model, 1)
         if num_clients > 1:  # a preview shows one client
@@ -153,7 +149,9 @@ class SecureAnalytic(Algorithm):
             raise UserError(f"the total of all parties is not that of rows: {rejection}; check every party's files")
         method = self.inner
         if isinstance(method, PrivateAnalytic):
-            method = replace(method, summed=len(survivors))
+            claims = server.extra[OWN + "claims"]
+            noise = noise_of_masked(form, claims, survivors, method.multiplier, model.task)
+            method = replace(method, noise=noise)
         after = secure_messages.joined(server, method.server_step(model, inner, [total]))
         if stage is Stage.SUMS:
             after = with_state(after, **{OWN + "members": torch.tensor(survivors)})
@@ -185,4 +183,6 @@ def secure(algorithm: Algorithm, threshold: int | None, consent: tuple[str, ...]
         )
     if algorithm.robust != "off":
         raise UserError("algorithm.robust compares the sums of parties; remove it, or remove privacy.secure_sums")
+    if getattr(algorithm, "balance", False):
+        raise UserError("algorithm.balance needs the shares of each party; remove it, or remove privacy.secure_sums")
     return SecureAnalytic(inner=algorithm, threshold=threshold, consent=consent, run=run, clip_updates=0.0)
