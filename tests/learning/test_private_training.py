@@ -20,9 +20,10 @@ from fedalign.runs import experiment
 from fedalign.types import Examples, Visit
 
 
-def visit_of(kind: str, rows: int = 9) -> Visit:
+def visit_of(kind: str, rows: int = 9, encoder: str = "") -> Visit:
     """Labelled rows of one client, and a small model."""
-    asked = [f"dataset.kind={kind}", "dataset.rows=120", "algorithm.name=fedavg", "encoder.dim=8"]
+    asked = [f"dataset.kind={kind}", "dataset.rows=120", "algorithm.name=fedavg"]
+    asked += ["encoder.name=tfidf", "encoder.features=30"] if encoder == "tfidf" else ["encoder.dim=8"]
     asked += ["encoder.name=mlp"] if kind == "features" else []
     plan = experiment.plan(config.load("synthetic", asked))
     data = plan.federation.parties[0].train
@@ -50,6 +51,21 @@ def test_the_sum_is_that_of_each_rows_gradient_cut_to_the_limit(kind: str) -> No
     expected = torch.stack([one * min(1.0, clip / float(one.norm())) for one in each]).sum(0)
     assert torch.allclose(total(visit, visit.data, clip), expected, atol=1e-5)
     assert lengths[0] < clip < lengths[-1]
+
+
+@pytest.mark.parametrize("encoder", ["transformer", "tfidf"])
+def test_class_vectors_alone_are_computed_at_once_for_sequences_too(encoder: str) -> None:
+    """By hand for one linear layer and cross-entropy on the row's class among all: (probability - label) times z."""
+    visit = visit_of("tokens", encoder=encoder)
+    z, y, head = visit.model.encode(visit.data.x).detach(), visit.data.y, visit.model.label_encoder
+    error = torch.softmax(head(z).detach(), 1) - y  # (n, C)
+    each = error[:, :, None] * torch.cat([z, torch.ones(len(z), 1)], 1)[:, None]  # (n, C, d + 1)
+    norms = each.flatten(1).norm(dim=1)
+    clip = float(norms.median())
+    expected = (each * (clip / norms).clamp(max=1)[:, None, None]).sum(0)
+    weight, bias = clipped_sum(Algorithm(), visit, visit.data, [head.weight, head.bias], clip)
+    assert torch.allclose(torch.cat([weight, bias[:, None]], 1), expected, atol=1e-6)
+    assert float(norms.min()) < clip < float(norms.max())
 
 
 def test_no_row_moves_the_sum_by_more_than_the_limit() -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -158,8 +158,12 @@ def clipped_sum(
     total = [torch.zeros_like(parameter) for parameter in phase]
     if not len(batch):
         return total
-    if isinstance(batch.x, Tensor) and visit.model.keyed:
-        each = _at_once(algorithm, visit, batch, phase)  # (rows, ...) per parameter
+    network = _network_of_tensors(visit.model, batch, phase)
+    if network is not None:
+        if network is visit.model.label_encoder:
+            with torch.no_grad():
+                batch = replace(batch, x=visit.model.encode(batch.x))
+        each = _at_once(algorithm, visit, batch, phase, network)  # (rows, ...) per parameter
         scale = factors(each, clip)
         return [torch.einsum("n,n...->...", scale, gradient) for gradient in each]
     for row in torch.arange(len(batch)).split(1):  # sequences differ in length, so one by one
@@ -172,6 +176,17 @@ def clipped_sum(
     return total
 
 
+def _network_of_tensors(model: DualEncoder, batch: Examples, phase: Sequence[nn.Parameter]) -> nn.Module | None:
+    """What computes logits from rows of equal length: the model, or its label encoder if no weight of the data encoder
+    is trained in this phase. None if rows have to be computed one by one."""
+    chosen = {id(parameter) for parameter in phase}
+    if not model.keyed:
+        return None
+    if not any(id(parameter) in chosen for parameter in model.data_encoder.parameters()):
+        return model.label_encoder
+    return model if isinstance(batch.x, Tensor) else None
+
+
 def factors(gradients: Sequence[Tensor], clip: float) -> Tensor:
     """(rows,) what makes each row's gradient, over all parameters together, at most `clip` long. What is not finite
     counts as 0."""
@@ -182,15 +197,16 @@ def factors(gradients: Sequence[Tensor], clip: float) -> Tensor:
     return torch.where(norms.isfinite(), found, 0.0).to(gradients[0].dtype)
 
 
-def _at_once(algorithm: Algorithm, visit: Visit, batch: Examples, phase: Sequence[nn.Parameter]) -> list[Tensor]:
-    model = visit.model
+def _at_once(
+    algorithm: Algorithm, visit: Visit, batch: Examples, phase: Sequence[nn.Parameter], network: nn.Module
+) -> list[Tensor]:
     chosen = {id(parameter) for parameter in phase}
-    names = [name for name, parameter in model.named_parameters() if id(parameter) in chosen]
-    by_name = dict(model.named_parameters())
+    by_name = dict(network.named_parameters())
+    names = [name for name, parameter in by_name.items() if id(parameter) in chosen]
 
     def loss(weights: dict[str, Tensor], x: Tensor, y: Tensor, known: Tensor) -> Tensor:
         one = Examples(x[None], y[None], known[None], batch.classes)
-        logits: Tensor = torch.func.functional_call(model, weights, (one.x,))
+        logits: Tensor = torch.func.functional_call(network, weights, (one.x,))
         return algorithm.task_loss(visit, one, logits)
 
     assert isinstance(batch.x, Tensor)
