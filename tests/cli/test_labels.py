@@ -376,27 +376,22 @@ def test_init_check_and_run_say_which_source_class_vectors_start_from(
     (folder / "fedalign.toml").unlink()
     unused = "label names are not used: no shipped counts know most of them and no sentence model is installed"
     assert fedalign("init", folder) == 0
-    assert f"labels.source = auto  ({unused}" in capsys.readouterr().out
+    assert f"labels.source = auto  (for run --deep; analytic uses no label names; {unused}" in capsys.readouterr().out
     assert config.load(str(folder)).labels.source == "auto"
+    assert fedalign("check", folder) == 0
+    shown = capsys.readouterr()
+    assert "ready to train" in shown.out
+    assert "label names" not in shown.err  # analytic learning has no class vectors that start from names
+    toml = (folder / "fedalign.toml").read_text()
+    assert 'name = "analytic"' in toml
+    (folder / "fedalign.toml").write_text(toml.replace('name = "analytic"', 'name = "fedalign"'))
     assert fedalign("check", folder) == 0
     shown = capsys.readouterr().err
     assert f"note: {unused}" in shown
     assert "pip install 'fedalign[text]'" in shown
     assert fedalign("check", folder, "--json") == 0
     assert json.loads(capsys.readouterr().out)["data"]["label_source"] == "random"
-    run = [
-        "run",
-        folder,
-        "--rounds",
-        "1",
-        "--set",
-        "algorithm.name=fedalign",
-        "--set",
-        "training.epochs=1",
-        "--out",
-        tmp_path / "run",
-    ]
-    assert fedalign(*run) == 0
+    assert fedalign("run", folder, "--rounds", "1", "--set", "training.epochs=1", "--out", tmp_path / "run") == 0
     assert f"note: {unused}" in capsys.readouterr().err
     assert config.load(str(tmp_path / "run" / "config.toml")).labels.source == "random"
     assert "random vectors; label names are not used" in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")

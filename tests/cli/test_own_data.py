@@ -223,6 +223,35 @@ def test_scores_are_readable_in_40_columns(
     assert len(lines[2].split()) == 5
 
 
+def test_run_compare_and_audit_are_readable_in_40_columns(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No line of a table is longer, and no number is cut."""
+    from fedalign.cli import audit, compare
+    from fedalign.cli.run import print_result
+    from fedalign.runs.grid import Row
+
+    monkeypatch.setattr(display.output, "_width", 40)
+    classes = [{"name": "high blood pressure", "owners": 2, "f1": 0.8812}, {"name": "asthma", "owners": 1, "f1": None}]
+    scores = {"f1": 0.8812, "accuracy": 0.9034, "rounds": 1}
+    print_result({"classes": classes, "last": scores, "mean_of_last": scores, "rounds": 1}, tmp_path, False)
+    kept = {"down": 1_000_000, "up": 2_000_000, "kept": 0}
+    numbers = {"f1": [91.852, 90.1], "accuracy": [96.8, 96.1]}
+    titles = ("Analytic", "FedAlign without pseudo labels")
+    rows = [Row("analytic", title, None, [1, 2], numbers, numbers, kept, 10) for title in titles]
+    compare.print_table(rows, "r8-8")
+    found = {"algorithm": "analytic", "rows": 760, "parties": 6, "first_message": []}
+    found["final_model"] = found["membership"] = {"auc": 0.584, "hits": 0.082}
+    found["canary"] = {"claimed_epsilon": 1.0, "epsilon_at_least": 0.28, "gaussian_epsilon_at_least": 0.78}
+    audit.print_found(found)
+    shown = capsys.readouterr().out
+    for text in ("88.1", "90.98 ±1.2", "96.45 ±0.5", "0.584", "8.2%", "0.280", "0.780", "claimed 1", "asthma"):
+        assert text in shown, text
+    assert "…" not in shown
+    assert max(len(line) for line in shown.splitlines() if line.startswith(("│", "┃", "┏"))) <= 40
+    assert "a wider terminal also shows the last rounds and traffic" in " ".join(shown.split())
+
+
 def test_evaluate_scores_the_classes_of_the_file_first_and_the_others_apart(
     trained: Path, sites: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -461,6 +461,18 @@ def test_a_page_shows_every_part_and_asks_nothing_of_the_network(tmp_path: Path)
     assert "default-src 'none'" in policy
 
 
+def test_the_command_for_local_training_can_be_pasted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page has no absolute path, so a run elsewhere is named with the place where the command works."""
+    folder = written(tmp_path / "outer" / "my run", "fedalign")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert "run fedalign report 'outer/my run' --local-only" in said(drawn(folder))
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    text = said(drawn(folder))
+    assert "run fedalign report 'my run' --local-only in the folder that contains my run" in text
+    assert str(tmp_path) not in text
+
+
 def test_hostile_names_are_text_everywhere(tmp_path: Path) -> None:
     """In tables, figures, titles and attributes; no element comes of a name, and mathematics is not set."""
     folder = written(tmp_path / "run", "fedalign", labels=HOSTILE)

@@ -56,11 +56,12 @@ def command(
         raise UserError(f"{write_aliases} {what}; give another name to --write-aliases")
     given = files_of(path, hints)
     found = validate.look(given.files, given.encoder)
-    chosen = choose_source(found.names, given.labels)  # of class vectors
+    chosen = choose_source(found.names, given.labels) if given.labels is not None else None  # of class vectors
     if write_aliases is not None:
         write(write_aliases, validate.proposed_aliases(found))
-    answer(found.table() | {"label_source": chosen.source, "left_out": given.identifiers})
-    note(str(chosen))
+    answer(found.table() | {"label_source": chosen and chosen.source, "left_out": given.identifiers})
+    if chosen is not None:
+        note(str(chosen))
     for name, reason in given.identifiers.items():
         note(f"column {printable(name)} is no input: {reason}")
     print_survey(found, given.how, path)
@@ -77,7 +78,7 @@ class Given:
 
     files: Files
     encoder: Any  # of a TOML; None without one
-    labels: Any  # the section that says where class vectors start
+    labels: Any  # the section that says where class vectors start; None if the method has none that start from names
     how: str  # where the settings come from
     identifiers: dict[str, str]  # columns that are left out, and why
 
@@ -98,14 +99,17 @@ def files_of(path: Path, hints: dict[str, str]) -> Given:
             raise UserError(f"{toml} reads the data set {settings.dataset.name}; check is for your own files")
         files = registry.build("datasets", "files", settings.dataset.options)
         encoder = registry.build("encoders", settings.encoder.name, settings.encoder.options)
-        return Given(files, encoder, settings.labels, f"settings: {toml}", {})
+        method = registry.build("algorithms", settings.algorithm.name, settings.algorithm.options)
+        labels = settings.labels if method.head == "names" else None
+        return Given(files, encoder, labels, f"settings: {toml}", {})
     detected = detect(path, hints)
     columns = {key: value for key, value in detected.options.items() if key not in ("path", "test_file", "aliases")}
     found = ", ".join(
         f"{key} = {value if isinstance(value, str) else ', '.join(value)}" for key, value in columns.items()
     )
     files = registry.build("datasets", "files", detected.options)
-    return Given(files, None, Labels(source="auto"), f"guessed: {found}", detected.identifiers)
+    labels = None if detected.kind.feature_map else Labels(source="auto")  # analytic, unless there is no feature map
+    return Given(files, None, labels, f"guessed: {found}", detected.identifiers)
 
 
 def show_what_leaves(path: Path, given: Path | None, party: str) -> None:

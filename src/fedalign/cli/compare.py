@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 ORDER = 4
 MOST_NAMED = 12  # runs in a sentence
+NARROW = 76  # columns of a terminal below which only F1 and accuracy are shown
 
 
 def command(
@@ -107,11 +108,12 @@ def print_table(rows: Sequence[Row], preset: str) -> None:
     from rich.table import Table
 
     answer({"setting": preset, "methods": [vars(row) for row in rows]})
+    narrow = output.width < NARROW
     shown = Table(title=f"{escape(preset)}: last round, percent", title_justify="left", padding=(0, 1))
     shown.add_column("method", overflow="fold")
     alike = {row.tail_rounds for row in rows}
     averaged = f"F1, last {alike.pop()}" if len(alike) == 1 else "F1, last rounds"
-    for column in ("F1", "accuracy", averaged, "MB sent", "MB kept"):
+    for column in ("F1", "accuracy") if narrow else ("F1", "accuracy", averaged, "MB sent", "MB kept"):
         shown.add_column(column, justify="right", no_wrap=True)
     best = {key: max((row.mean(key) for row in rows), default=0.0) for key in ("f1", "accuracy")}
     for row in rows:
@@ -124,12 +126,14 @@ def print_table(rows: Sequence[Row], preset: str) -> None:
         sent = (row.traffic.get("down", 0) + row.traffic.get("up", 0)) / 1e6
         title = row.title if row.rate is None else f"{row.title}, rate {row.rate:g}"
         mean = f"{tail:.2f}" if averaged != "F1, last rounds" else f"{tail:.2f} ({row.tail_rounds})"
-        shown.add_row(escape(title), *cells, mean, f"{sent:.2f}", f"{row.traffic.get('kept', 0) / 1e6:.2f}")
+        more = [] if narrow else [mean, f"{sent:.2f}", f"{row.traffic.get('kept', 0) / 1e6:.2f}"]
+        shown.add_row(escape(title), *cells, *more)
     output.print(shown)
     counts = sorted({len(row.seeds) for row in rows})
     if counts:
         seeds = "one seed" if counts == [1] else f"{' to '.join(map(str, {counts[0], counts[-1]}))} seeds"
-        output.print(f"{seeds}; MB sent: both ways, per client and round; MB kept: a client's state between its rounds")
+        about = "MB sent: both ways, per client and round; MB kept: a client's state between its rounds"
+        output.print(f"{seeds}; {'a wider terminal also shows the last rounds and traffic' if narrow else about}")
 
 
 class GridDisplay:

@@ -70,7 +70,8 @@ def command(
         reason = f"  ({detected.why[key]})" if key in detected.why else ""
         output.print(f"{key} = {escape(shown)}{escape(reason)}", soft_wrap=True)
     source = found.source if found else "the best source available for the label names"
-    output.print(f"labels.source = auto  ({escape(source)})", soft_wrap=True)
+    when = "for run --deep; analytic uses no label names; " if detected.kind.feature_map else ""
+    output.print(f"labels.source = auto  ({when}{escape(source)})", soft_wrap=True)
     if found:
         none = f"; {none_of_these(detected, found.looked_at)}" if found.looked_at.none else ""
         output.print(f"labels: {found.looked_at}{escape(none)}", soft_wrap=True)
@@ -133,7 +134,8 @@ def written(detected: Detected, looked_at: LookedAt | None, path: Path, out: Pat
         *_complement(detected, looked_at),
         "",
         "[labels]",
-        "# where class vectors start: counts shipped for these names, else an installed sentence model, else at random",
+        "# for methods that train an encoder, where class vectors start: counts shipped for these names, else an",
+        "# installed sentence model, else at random",
         line("source", "auto"),
         "",
         "[encoder]",

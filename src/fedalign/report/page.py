@@ -50,6 +50,7 @@ class Part:
     missing: list[str]
     gain_text: str
     hint: str
+    hint_place: str  # the run's folder, if the hint is for the folder around it
     gains: tables.Table | None
     gain_pictures: list[Picture]
     methods: tables.Table | None
@@ -135,7 +136,8 @@ def _part(setting: Setting, prefix: str, live: bool) -> Part:
     run = best.shown
     table = tables.party_table(run)
     measured = bool(run.local_only.get("parties"))
-    hint = "" if measured or live or table is None else f"fedalign report {_short(run.folder)} --local-only"
+    folder = _short(run.folder)
+    hint = "" if measured or live or table is None else f"fedalign report {shlex.quote(folder)} --local-only"
     return Part(
         name=printable(setting.name, 60),
         verdict=printable(wording.verdict(setting)),
@@ -143,6 +145,7 @@ def _part(setting: Setting, prefix: str, live: bool) -> Part:
         missing=wording.missing_notes(setting),
         gain_text=wording.gain_text(run),
         hint=hint,
+        hint_place=run.folder.name if run.folder.is_absolute() and folder == run.folder.name else "",
         gains=table,
         gain_pictures=pictures.gain_pictures(run, prefix),
         methods=tables.methods_table(setting),
@@ -189,16 +192,15 @@ def _repeat(entry: Entry) -> tuple[str, str, str]:
         return printable(entry.title, 60), "", _dumped(run.table)
     line = rerun.command(run.config)
     if line is None:
-        line = f"fedalign run {_short(run.folder / 'config.toml')} --out ANOTHER_FOLDER"
+        line = f"fedalign run {shlex.quote(_short(run.folder) + '/config.toml')} --out ANOTHER_FOLDER"
     return printable(entry.title, 60), printable(_without_folders(line), 2000), _dumped(configs.as_table(run.config))
 
 
-def _short(path: Path) -> str:
-    """Returns a path without the folders of this machine: relative to the working folder, or its last two parts."""
-    if not path.is_absolute():
-        return shlex.quote(str(path))
-    inside = path.is_relative_to(Path.cwd())
-    return shlex.quote(str(path.relative_to(Path.cwd())) if inside else str(Path(*path.parts[-2:])))
+def _short(folder: Path) -> str:
+    """Returns a run's folder without the folders of this machine: relative to the working folder, or its name."""
+    if not folder.is_absolute():
+        return str(folder)
+    return str(folder.relative_to(Path.cwd())) if folder.is_relative_to(Path.cwd()) else folder.name
 
 
 def _without_folders(value: Any) -> Any:
