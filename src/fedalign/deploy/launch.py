@@ -37,7 +37,8 @@ BELL_FILE = "FEDALIGN_BELL_FILE"  # environment: a pipe on which a SuperNode ann
 OPEN = ("/v1/fleet/", "/v1/runtime/", "/health")  # paths that need no secret of ours; Flower guards the first two
 PAUSE = 0.05  # seconds between two requests for messages, which the SuperLink holds
 HOLD = 2.0  # seconds for which it does so
-PULL_AGAIN = 0.05  # seconds before an object that is not there yet is asked for again
+PULL_AGAIN, PULL_SLOWEST = 0.05, 2.0  # seconds before an object that is not there yet is asked for again, doubling
+PULLS = 5000  # as often; Flower stops after two hours
 Scope = MutableMapping[str, Any]
 
 
@@ -153,7 +154,8 @@ def sleep(seconds: float) -> None:
 def pull_quickly() -> None:
     from flwr.supercore.inflatable import inflatable_utils
 
-    inflatable_utils.pull_objects.__kwdefaults__["initial_backoff"] = PULL_AGAIN
+    for function in (inflatable_utils.pull_objects, inflatable_utils.pull_and_inflate_object_from_tree):
+        function.__kwdefaults__.update(initial_backoff=PULL_AGAIN, backoff_cap=PULL_SLOWEST, max_tries_per_object=PULLS)
 
 
 def report(state: str) -> None:

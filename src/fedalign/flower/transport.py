@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 # seconds after which a refused node is asked again, because its party may have fixed the cause; doubled each time,
 # because all parties wait for its reply
 RETRY = 30.0
-PAUSE, LONGEST = 0.05, 0.5  # seconds between polls for replies or nodes, growing, because each poll costs both sides
+# seconds between polls for replies or nodes; growing while polls are answered at once, because each costs both sides
+PAUSE, LONGEST = 0.05, 0.5
 Log = Callable[[str], None]
 Found = TypeVar("Found")
 
@@ -175,7 +176,7 @@ class Transport:
         deadline, pause = time.monotonic() + timeout, PAUSE
         while len(found) < len(sent) and time.monotonic() < deadline:
             waiting = [number for number, node in sent.items() if node not in found]
-            arrived = list(self.grid.pull_messages(waiting))
+            asked, arrived = time.monotonic(), list(self.grid.pull_messages(waiting))
             while arrived:
                 message = arrived.pop()
                 # Flower answers for a node that died, so a reply is matched by the message it replies to
@@ -186,8 +187,9 @@ class Transport:
                     del reply
                 del message
             if len(found) < len(sent):
+                held = time.monotonic() - asked > LONGEST  # the SuperLink of a deployment waits for a message
+                pause = PAUSE if held else min(1.5 * pause, LONGEST)
                 time.sleep(min(pause, max(deadline - time.monotonic(), 0)))
-                pause = min(1.5 * pause, LONGEST)
         return {node: found.get(node, NoReply(f"no reply within {timeout:.0f} s")) for node in wanted}
 
 

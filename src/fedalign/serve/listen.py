@@ -12,6 +12,7 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 
+import torch
 import uvicorn
 
 from fedalign.errors import UserError
@@ -116,6 +117,7 @@ def serve(app: Application, listening: socket.socket, ready: Callable[[], None])
     server = _Server(config)
     app.service.batcher.in_flight = lambda: len(server.server_state.tasks)
     server.ready = ready
+    torch.set_num_threads(1)  # a batch of small rows gains nothing from more, which wait in a loop for their share
     gc.collect()
     gc.freeze()  # what is loaded stays; a collection during a request need not look at it
     try:
