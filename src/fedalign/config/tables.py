@@ -29,6 +29,7 @@ class Config(Section):
     clients_per_round: int = Field(5, ge=1)
     min_clients: int = Field(1, ge=1)  # a round with fewer good replies changes nothing
     patience: int = Field(3, ge=1)  # such rounds in a row after which the run stops
+    evaluate_every: int = Field(1, ge=1)  # rounds between scores on test rows; the last round is always scored
     thresholds: bool = False  # multi-label: choose each class's threshold on the clients' validation rows at the end
     profile: Literal["released", "paper"] = "released"
     algorithm: Choice = Choice(name="fedalign")

@@ -257,7 +257,9 @@ class DeployedEngine:
         if thresholds is not None:
             return self.ask(weights, {"test": thresholds}).get("test")
         # a method that ends by itself is scored when it is done, in whichever round that is
-        due = self.number % self.evaluate_every == 0 or self.number == self.plan.config.rounds
+        rounds = self.plan.config.rounds
+        last = max(rounds, algorithm.planned_rounds(self.plan.model, rounds))
+        due = self.number % self.evaluate_every == 0 or self.number in (rounds, last)
         due = due or algorithm.fixed_features
         return self.plain(weights).get("test") if due else None
 

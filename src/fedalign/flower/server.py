@@ -51,7 +51,7 @@ class Settings:
     timeout: Seconds = 3600.0  # of a round
     resume: bool = False
     new_classes: Literal["refuse", "extend"] = "refuse"  # extend: a party that joins later may add classes
-    evaluate_every: Annotated[int, Field(ge=1)] = 5  # rounds
+    evaluate_every: Annotated[int, Field(ge=1)] = 5  # rounds, if the configuration scores all of them
     approved: tuple[str, ...] = ()  # names that look like another party's and are correct
     dropped: tuple[str, ...] = ()  # parties that left for good, for which a resumed run does not wait
     packed: bool = False  # every message is sent as one record, as parties with fedalign party understand
@@ -89,8 +89,9 @@ def serve(grid: Grid, text: str, run: Mapping[str, Any], log: Log) -> dict[str, 
             log(sentence)
     config = plan.config  # names that join later do not change the source of class vectors
     resume, extend = settings.resume, settings.new_classes == "extend"
+    every = settings.evaluate_every if config.evaluate_every == 1 else config.evaluate_every
     while True:
-        engine = DeployedEngine(plan, transport, roster, extend, settings.evaluate_every, settings.out)
+        engine = DeployedEngine(plan, transport, roster, extend, every, settings.out)
 
         def on_start(plan: Plan, done: int, roster: Roster = roster, engine: DeployedEngine = engine) -> None:
             engine.counted = last_accepted(RunFolder(settings.out).records(), config.min_clients)

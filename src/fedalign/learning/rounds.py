@@ -125,14 +125,15 @@ def rounds(plan: Plan, engine: Engine, server: Server, done: int = 0) -> Iterato
             record["suspected"] = {federation.parties[m].name: reason for m, reason in sorted(suspected.items())}
         record |= traffic(sent * len(chosen), replies)
         scores = None
-        due = algorithm.worth_scoring(server) or number == last
-        tested = engine.score(server.weights, algorithm.thresholds(server)) if due else None
+        due, ends = algorithm.worth_scoring(server), number == last or algorithm.finished(server)
+        scored = ends or (due and number % config.evaluate_every == 0)
+        tested = engine.score(server.weights, algorithm.thresholds(server)) if scored else None
         if tested is not None:
             scores = metrics.scores(tested, federation.task)
             record |= describe(scores)
             if config.profile == "paper":
                 record["macro_accuracy"] = round(scores.macro_accuracy, 6)
-        if due and algorithm.needs_class_f1(federation.task):
+        if (due or number == last) and algorithm.needs_class_f1(federation.task):
             counts = engine.validate(server.weights)
             if counts is not None:  # NaN for a class on which nobody has reported
                 class_f1 = torch.where(counts.sum(1) > 0, metrics.f1(counts), torch.nan)

@@ -73,7 +73,8 @@ def per_round(plan: Plan, most: int = ROWS) -> float:
         torch.set_num_threads(before)
     relative = sum(work) / len(work) / max(part, 1)
     chosen = min(config.clients_per_round, len(parties))
-    return (epoch * relative + scored / (chosen * config.training.epochs)) / min(cores(), chosen)
+    scored /= chosen * config.training.epochs * config.evaluate_every
+    return (epoch * relative + scored) / min(cores(), chosen)
 
 
 def _seconds(work: Callable[[], object]) -> float:
