@@ -352,12 +352,18 @@ def test_a_mistake_is_one_sentence_in_flowers_log(tmp_path: Path, caplog: pytest
     assert asked(settings(rounds=1), evaluate_every=0).startswith("evaluate_every: ")
 
 
-@pytest.mark.parametrize("algorithm", ["fedalign", "scaffold", "moon"])
-def test_what_a_party_is_told_beforehand_is_what_leaves(tmp_path: Path, algorithm: str) -> None:
+@pytest.mark.parametrize(
+    ("algorithm", "own"),
+    [("fedalign", False), ("fedalign", True), ("scaffold", False), ("scaffold", True), ("moon", False)],
+)
+def test_what_a_party_is_told_beforehand_is_what_leaves(tmp_path: Path, algorithm: str, own: bool) -> None:
     """The messages of a real run, against what `check --what-leaves` told: not one array or text more."""
     from fedalign.flower.preview import preview
 
-    config = settings(algorithm__name=algorithm)
+    chosen: dict[str, Any] = {"algorithm__name": algorithm}
+    if own:
+        chosen |= {"algorithm__average_over_owners": True, "algorithm__own_class_vectors": True}
+    config = settings(**chosen)
     told = preview(CLINICS / "north.csv", config, "north")
     run = Server(tmp_path, config, clinics(tmp_path))
     run.run()
@@ -380,7 +386,8 @@ def test_what_a_party_is_told_beforehand_is_what_leaves(tmp_path: Path, algorith
         for group, arrays in (("weights", spec.weights), ("extra", spec.extra)):
             assert set(held[group]) == set(arrays)
             for name, value in arrays.items():  # the classes of others add rows
-                shape = [union if size == told.classes else size for size in value.shape]
+                added = union if name not in told.own_vectors or group == "extra" else told.classes
+                shape = [added if size == told.classes else size for size in value.shape]
                 assert held[group][name]["shape"] == shape, name
 
 
@@ -399,5 +406,19 @@ def test_check_tells_what_leaves(capsys: pytest.CaptureFixture[str]) -> None:
     assert fedalign("check", CLINICS / "north.csv", "--what-leaves", "--json") == 0
     table = json.loads(capsys.readouterr().out)["data"]
     assert table["before the first round"]["classes"] == ["asthma", "bronchitis", "high blood pressure", "pneumonia"]
+    assert "own classes only" not in table
     assert fedalign("check", CLINICS, "--what-leaves") == 2
     assert fedalign("check", CLINICS / "north.csv", "--what-leaves", "--config", "missing.toml") == 2
+
+
+def test_check_names_the_arrays_with_own_classes_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from helpers.commands import fedalign
+
+    toml = tmp_path / "own.toml"
+    toml.write_text(to_toml(settings(algorithm__name="fedalign", algorithm__own_class_vectors=True)))
+    assert fedalign("check", CLINICS / "north.csv", "--what-leaves", "--config", toml) == 0
+    said = capsys.readouterr().out
+    assert "of label_encoder.weight only the rows of its own classes: other classes add nothing" in said
+    assert "adds one row" not in said
+    assert fedalign("check", CLINICS / "north.csv", "--what-leaves", "--config", toml, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["data"]["own classes only"] == ["label_encoder.weight"]

@@ -156,7 +156,7 @@ def print_leaving(found: Preview, path: Path) -> None:
                 output.print(f"  {escape(name + group)}: {shape}", soft_wrap=True)
         rows = "" if found.privacy else f"the number of its labelled training rows ({found.num_examples:,}), and "
         output.print(f"  {rows}its classes")
-    output.print(f"  each class of another party adds one row to the arrays with {found.classes} rows")
+    print_growth(found)
     when = "After each round, and at the end" if found.every_round_counts else "When the server asks for scores"
     output.print(f"\n[bold]{when}[/]")
     for part, size in found.counts.items():
@@ -176,6 +176,18 @@ def print_leaving(found: Preview, path: Path) -> None:
     output.print(
         "\nEvery message is recorded with sizes and hashes in receipt.jsonl of the memory folder.", soft_wrap=True
     )
+
+
+def print_growth(found: Preview) -> None:
+    """What the classes of other parties add to the arrays."""
+    if not found.own_vectors:
+        output.print(f"  each class of another party adds one row to the arrays with {found.classes} rows")
+        return
+    names = ", ".join(found.own_vectors)
+    output.print(f"  of {escape(names)} only the rows of its own classes: other classes add nothing", soft_wrap=True)
+    extra = {name: spec for reply in found.replies.values() for name, spec in reply.extra.items()}
+    if any(spec.shape[:1] == (found.classes,) for spec in extra.values()):
+        output.print(f"  each class of another party adds one row to the extra arrays with {found.classes} rows")
 
 
 def write(path: Path, text: str) -> None:

@@ -58,6 +58,7 @@ class Preview:
     classes: int
     privacy: tuple[str, ...] = ()  # the noise that is added, and what the release costs
     refused: str = ""  # why the ledger allows no further release; one that was made may be sent again
+    own_vectors: tuple[str, ...] = ()  # arrays with vectors of this party's classes only, whatever the others have
 
     def table(self) -> dict[str, Any]:
         """For a program."""
@@ -78,6 +79,7 @@ class Preview:
                 "caveats": list(CAVEATS),
             }
             | ({"privacy": list(self.privacy)} if self.privacy else {})
+            | ({"own classes only": list(self.own_vectors)} if self.own_vectors else {})
         )
 
 
@@ -114,6 +116,7 @@ def preview(path: Path, config: Config, party: str) -> Preview:
         needs_class_f1,
         len(agreed.label_names),
         *protection(algorithm, models.model, config, path, party, parts["train"].classes),
+        own_vectors=tuple(models.model.class_arrays) if algorithm.own_class_vectors else (),
     )
 
 
