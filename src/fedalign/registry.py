@@ -13,6 +13,7 @@ import math
 import pkgutil
 import sys
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -70,8 +71,13 @@ def names(folder: str) -> list[str]:
     """The names of the plugins in a folder, without importing them."""
     package = importlib.import_module(f"fedalign.{folder}")
     shared = getattr(package, "SHARED", ())  # modules that the plugins of the folder use
-    found = (entry.name for entry in pkgutil.iter_modules(package.__path__))
-    return sorted(name for name in found if not name.startswith("_") and name not in shared)
+    return list(_modules(tuple(package.__path__), tuple(shared)))
+
+
+@lru_cache(maxsize=64)  # a table of many small files asks for each of them
+def _modules(folders: tuple[str, ...], without: tuple[str, ...]) -> tuple[str, ...]:
+    found = (entry.name for entry in pkgutil.iter_modules(folders))
+    return tuple(sorted(name for name in found if not name.startswith("_") and name not in without))
 
 
 def is_own(folder: str, name: str) -> bool:

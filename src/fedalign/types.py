@@ -172,7 +172,10 @@ class Federation:
 
     @property
     def classes(self) -> Tensor:
-        return torch.stack([party.train.classes for party in self.parties])  # (clients, C)
+        stored: Tensor | None = getattr(self.parties, "classes", None)  # where the rows of parties are not in memory
+        return (
+            torch.stack([party.train.classes for party in self.parties]) if stored is None else stored
+        )  # (clients, C)
 
 
 @dataclass(frozen=True)

@@ -770,3 +770,14 @@ def test_the_page_of_a_run_that_ends_by_itself_has_its_counts(tmp_path: Path) ->
     out = tmp_path / "run"
     assert fedalign("run", "synthetic", "--out", out, "--set", "algorithm.name=analytic", "--set", "rounds=50") == 0
     assert len(json.loads((out / "facts.json").read_text())["counts"]) == 8
+
+
+def test_of_very_many_parties_the_table_shows_the_first(tmp_path: Path) -> None:
+    folder = written(tmp_path / "run")
+    facts_of = json.loads((folder / "facts.json").read_text(encoding="utf-8"))
+    facts_of["parties"] = [{**facts_of["parties"][0], "name": f"party {m}"} for m in range(1200)]
+    (folder / "facts.json").write_text(json.dumps(facts_of), encoding="utf-8")
+    table = tables.party_table(read(folder))
+    assert table is not None
+    assert len(table.rows) == 500
+    assert table.note.endswith("Only the first 500 of 1,200 parties are shown.")

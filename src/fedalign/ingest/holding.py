@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -73,16 +73,29 @@ def hold_out(labels: Labels, share: float, party: str, word: str) -> tuple[np.nd
     return np.flatnonzero(held), np.flatnonzero(~held)
 
 
-def check_positives(held: Sequence[Divided], agreed: Agreement, least: int) -> None:
+@dataclass(frozen=True)
+class Positives:
+    """How many positive rows a party has of each class that it annotates."""
+
+    file: str
+    classes: tuple[str, ...]
+    count: np.ndarray  # (classes,)
+
+
+def positives(one: Divided) -> Positives:
+    """The positive rows of a party, whichever part they are in."""
+    labels = [part.labels for part in one.parts if part.labels is not None]
+    return Positives(one.train.file, one.classes, sum(found.for_classes(one.classes).yes.sum(0) for found in labels))
+
+
+def check_positives(parties: Iterable[Positives], agreed: Agreement, least: int) -> None:
     """Raises UserError for a class with fewer than `least` positive rows: it cannot be learnt."""
     count = np.zeros(len(agreed.label_names), dtype=np.int64)
     owner: dict[int, str] = {}
-    for one in held:
+    for one in parties:
         places = agreed.places(one.classes)
-        owner |= {place: one.parts[0].file for place in places if place not in owner}
-        for part in one.parts:
-            assert part.labels is not None
-            np.add.at(count, places, part.labels.for_classes(one.classes).yes.sum(0))
+        owner |= {place: one.file for place in places if place not in owner}
+        np.add.at(count, places, one.count)
     for place in np.flatnonzero(count < least).tolist():
         name = agreed.label_names[place]
         raise UserError(

@@ -6,6 +6,7 @@ This module does not import the code that reads files: a deployed party needs th
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
@@ -57,10 +58,13 @@ class Agreement(_Message):
 
     def places(self, names: Sequence[str]) -> list[int]:
         """The positions of a party's own names in the common list."""
-        place = {normalised(name): i for i, name in enumerate(self.label_names)}
         aliases = Aliases(self.aliases)
         keys = [normalised(aliases.resolve(name)) for name in names]
         for key, name in zip(keys, names, strict=True):
-            if key not in place:
+            if key not in self._place:
                 raise UserError(f"{name!r} is not among the agreed label names; ask for it to be added")
-        return [place[key] for key in keys]
+        return [self._place[key] for key in keys]
+
+    @cached_property
+    def _place(self) -> dict[str, int]:
+        return {normalised(name): i for i, name in enumerate(self.label_names)}

@@ -19,8 +19,9 @@ from fedalign.ingest.agree import agree, examples, offer
 from fedalign.ingest.aliases import Aliases, read_aliases
 from fedalign.ingest.columns import Reading, Records, limited, read_all
 from fedalign.ingest.formats import Report, Table, open_table, refuse
-from fedalign.ingest.holding import Divided, Holding, check_positives, hold_out
+from fedalign.ingest.holding import Divided, Holding, check_positives, hold_out, positives
 from fedalign.ingest.locate import find_sources, find_test_file
+from fedalign.ingest.many_parties import MANY, load_many
 from fedalign.inputs import setting_names, with_input_options
 from fedalign.labels.names import allowed, normalised
 from fedalign.system.memory import require_label_memory
@@ -100,10 +101,12 @@ class Files:
         return Reading(**shared, aliases=read_aliases(Path(self.aliases)) if self.aliases else {})
 
     def load(self, folder: Path) -> Federation:
-        reading = self.reading()
+        reading, sources = self.reading(), self.sources()
         if self.label_columns:
-            opened = [self.open(name, path) for name, path in self.sources().items()]
+            opened = (self.open(name, path) for name, path in sources.items())
             self.check_label_columns({column for table in opened for column in table.columns})
+        if len(sources) > MANY:
+            return replace(load_many(self, sources, reading), aliases=reading.aliases)
         held = [self.divided(part) for part in self.read(reading)]
         found = self.assembled(
             held, reading.task, lambda names: self.read_test(reading, names) if self.test_file else None
@@ -115,7 +118,7 @@ class Files:
     ) -> Federation:
         """The federation, once the parties agree. Test rows are those of `everyone`, or else each party's own."""
         agreed, _ = agree([offer(h.name, h.train, h.classes, task, self.preparation) for h in held], self.preparation)
-        check_positives(held, agreed, self.min_positives)
+        check_positives(map(positives, held), agreed, self.min_positives)
         require_label_memory(sum(len(part) for h in held for part in h.parts), len(agreed.label_names))
         parties = []
         for h in held:

@@ -12,6 +12,7 @@ import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -67,6 +68,7 @@ def allowed(name: str) -> str:
     return name
 
 
+@lru_cache(maxsize=4096)  # many files name the same classes
 def normalised(name: str) -> str:
     """Returns the key of a name: names with equal keys are the same class. Case, spaces, hyphens and underscores are
     ignored."""

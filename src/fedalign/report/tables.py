@@ -13,6 +13,7 @@ from fedalign.report.style import printable
 
 LAST = 10  # rounds averaged in the table of methods
 MOST_PARTIES = 40  # most columns of the matrix
+MOST_ROWS = 500  # most rows of the table of parties
 NONE = "\u2013"  # a dash where there is no number
 NOTE_GAINS = "Mean F1 over the classes, in percent, on the same test rows. Other classes: never labelled by the party."
 NOTE_MODELS = " Each party has an encoder and a model of its own; other scores count all models together."
@@ -139,7 +140,7 @@ def party_table(run: StoredRun) -> Table | None:
     columns += ["own classes: local", "federated", "gain"] if measured else ["own classes"]
     columns += ["other classes: local", "federated", "gain"] if measured else ["other classes"]
     rows = []
-    for m, gain in enumerate(found):
+    for m, gain in enumerate(found[:MOST_ROWS]):
         own = ", ".join(names[c] for c in gain.own if c < len(names)) or "nothing"
         encoder = [text_cell(str(models[m].get("encoder", NONE)))] if m < len(models) else []
         row = [text_cell(gain.name), *encoder, text_cell(own), number_cell(gain.rows)]
@@ -150,7 +151,12 @@ def party_table(run: StoredRun) -> Table | None:
                 row.append(percent_cell(after))
         rows.append(row)
     note = NOTE_GAINS + (NOTE_LOCAL if measured else "") + (NOTE_MODELS if models else "")
+    note += first_of(MOST_ROWS, len(found))
     return Table("gains", columns, rows, note, 3 if models else 2)
+
+
+def first_of(most: int, parties: int) -> str:
+    return f" Only the first {most:,} of {parties:,} parties are shown." if parties > most else ""
 
 
 def change_cell(before: float | None, after: float | None) -> Cell:
@@ -211,8 +217,7 @@ def party_class_table(run: StoredRun) -> Table | None:
         rows.append(row)
     shown = "its F1 when trained on its own rows only, in percent" if any(local) else "its labelled rows"
     note = f"● the party annotates this class. Number: {shown}. Federated: F1 of the federated model, in percent."
-    if len(parties) > MOST_PARTIES:
-        note += f" Only the first {MOST_PARTIES} of {len(parties)} parties are shown."
+    note += first_of(MOST_PARTIES, len(parties))
     columns = ["class", "federated", *(str(p.get("name", m)) for m, p in enumerate(parties[:MOST_PARTIES]))]
     return Table("matrix", [printable(column, 18) for column in columns], rows, note)
 

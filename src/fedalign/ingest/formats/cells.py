@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,6 +20,8 @@ from fedalign.ingest.formats.problems import Problem, Report, refuse
 from fedalign.inputs.raw import Ragged
 
 MARKS = {"true": "1", "false": "0", "t": "1", "f": "0", "yes": "1", "no": "0", "y": "1", "n": "0"}  # in any case
+FEW = 1000  # cells that Python converts faster than polars starts
+NUMBER = re.compile(r"-?\d{1,17}(\.\d{1,17})?", re.ASCII)
 Cells = pl.Series | list[Any] | np.ndarray | Ragged  # from CSV and Parquet, JSON lines, NPZ
 
 
@@ -101,6 +104,10 @@ class Batch:
         return values
 
     def _cast(self, texts: pl.Series, column: str) -> np.ndarray:
+        if len(texts) <= FEW:
+            plain = _plain_numbers(texts.to_list())
+            if plain is not None:
+                return plain
         texts = self._filled(texts)
         values = texts.cast(pl.Float64, strict=False)
         for row in (values.is_null() & texts.is_not_null()).arg_true().to_list():
@@ -207,6 +214,13 @@ class Batch:
     def recordings(self, column: str, layout: Layout = "ntc") -> Ragged:
         """One series of steps per row: lists, lists of lists, JSON text of either, or an NPZ array."""
         return recordings(self, column, layout)
+
+
+def _plain_numbers(texts: list[str | None]) -> np.ndarray | None:
+    """(n,) the numbers of cells that hold a plain decimal or nothing; None if one holds anything else."""
+    if not all(text is None or NUMBER.fullmatch(text) for text in texts):
+        return None
+    return np.array([np.nan if text is None else float(text) for text in texts], dtype=np.float64)
 
 
 def _plain(value: object) -> str:

@@ -1,0 +1,186 @@
+"""Parties whose rows are in a temporary file: the same federation and the same run as with all rows in memory."""
+
+from __future__ import annotations
+
+import resource
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedalign import config, registry
+from fedalign.errors import UserError
+from fedalign.ingest import many_parties, party_files
+from fedalign.ingest.party_files import Files
+from fedalign.ingest.stored_parties import StoredParties, concatenated
+from fedalign.runs import experiment
+from fedalign.types import Examples, Federation, Party, Sequences, concatenate
+from helpers.federations import outcome
+from helpers.written import write
+
+PARTIES = 5
+
+
+def cells(seed: int) -> dict[str, list[Any]]:
+    rng = np.random.default_rng(seed)
+    rows = int(rng.integers(12, 30))
+    return {
+        "p": [None if rng.random() < 0.1 else round(float(v), 3) for v in rng.normal(size=rows)],
+        "q": [round(float(v), 3) for v in rng.normal(size=rows)],
+        "note": [f"word{i % 7} and {'other ' * int(rng.integers(1, 4))}" for i in range(rows)],
+        "s": [[[round(float(v), 2) for v in step] for step in rng.normal(size=(3, 2))] for _ in range(rows)],
+        "act": [["sit", "run", "none of these", None][i] for i in rng.integers(4, size=rows)],
+        "codes": ["a;b" if i % 3 else "b" if i % 5 else None for i in range(rows)],
+    }
+
+
+INPUTS: list[dict[str, Any]] = [
+    {"features": ["p", "q"], "label": "act"},
+    {"text": "note", "labels": "codes"},
+    {"text": "note", "label": "act", "vocabulary": "counted", "min_clients": 1},
+    {"series": "s", "label": "act"},
+]
+
+
+def folder(tmp_path: Path, columns: list[str]) -> Path:
+    place = tmp_path / "data"
+    place.mkdir()
+    for number in range(PARTIES):
+        table = cells(number)
+        write(place / f"party{number}.jsonl", {key: table[key] for key in columns})
+    return place
+
+
+def columns_of(options: dict[str, Any]) -> list[str]:
+    named = [value for key, value in options.items() if key in ("features", "text", "series", "label", "labels")]
+    return [column for value in named for column in ([value] if isinstance(value, str) else value)]
+
+
+def load(path: Path, **options: Any) -> Federation:
+    dataset = registry.build("datasets", "files", {"path": str(path), **options})
+    assert isinstance(dataset, Files)
+    return dataset.load(Path())
+
+
+def assert_same(a: Examples | None, b: Examples | None) -> None:
+    if a is None or b is None:
+        assert a is b
+        return
+    for one, other in zip(tensors(a), tensors(b), strict=True):
+        assert one.dtype == other.dtype
+        assert torch.equal(one, other)
+
+
+def tensors(part: Examples) -> list[torch.Tensor]:
+    x = [part.x.values, part.x.offsets] if isinstance(part.x, Sequences) else [part.x]
+    return [*x, part.y, part.known, part.classes]
+
+
+@pytest.mark.parametrize("options", INPUTS)
+def test_stored_parties_are_those_in_memory(
+    options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = folder(tmp_path, columns_of(options))
+    whole = load(place, **options)
+    monkeypatch.setattr(party_files, "MANY", PARTIES - 1)
+    stored = load(place, **options)
+    assert isinstance(stored.parties, StoredParties)
+    assert stored.label_names == whole.label_names
+    assert stored.inputs == whole.inputs
+    assert torch.equal(stored.classes, whole.classes)
+    assert_same(stored.test, whole.test)
+    for one, other in zip(stored.parties, whole.parties, strict=True):
+        assert one.name == other.name
+        for part in ("train", "validation", "test"):
+            assert_same(getattr(one, part), getattr(other, part))
+    assert [party.name for party in stored.parties[1:3]] == ["party1", "party2"]
+    assert stored.parties[-1].name == "party4"
+    with pytest.raises(IndexError):
+        stored.parties[PARTIES]
+
+
+def test_a_run_is_the_same_to_the_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = {
+        "rounds": 2,
+        "clients_per_round": 3,
+        "algorithm": {"name": "fedalign"},
+        "dataset": {"name": "files", "path": str(folder(tmp_path, ["p", "q", "act"])), **INPUTS[0]},
+        "encoder": {"name": "mlp", "dim": 8, "hidden": 8},
+        "training": {"epochs": 1, "batch_size": 8},
+        "engine": {"name": "local", "workers": 1},
+    }
+    experiment.run(config.from_table(table), tmp_path / "whole")
+    monkeypatch.setattr(party_files, "MANY", PARTIES - 1)
+    experiment.run(config.from_table(table), tmp_path / "stored")
+    assert outcome(tmp_path / "stored") == outcome(tmp_path / "whole")
+    experiment.run(config.from_table({**table, "rounds": 3}), tmp_path / "whole", resume=True)  # the same fingerprint
+
+
+def test_a_test_file_is_of_no_party(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = folder(tmp_path, ["p", "q", "act"])
+    write(place / "test.jsonl", {key: cells(9)[key] for key in ("p", "q", "act")})
+    whole = load(place, **INPUTS[0])
+    monkeypatch.setattr(party_files, "MANY", PARTIES - 1)
+    stored = load(place, **INPUTS[0])
+    assert len(stored.parties) == PARTIES
+    assert all(party.test is None for party in stored.parties)
+    assert_same(stored.test, whole.test)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda path: write(path, {key: cells(7)[key] for key in ("p", "q", "act")}), "changed while"),
+        (Path.unlink, "there is no file"),
+    ],
+)
+def test_a_file_that_changes_between_the_readings_is_one_sentence(
+    change: Any, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, agree = folder(tmp_path, ["p", "q", "act"]), many_parties.agree
+
+    def late(*arguments: Any) -> Any:
+        change(place / "party3.jsonl")
+        return agree(*arguments)
+
+    monkeypatch.setattr(many_parties, "agree", late)
+    monkeypatch.setattr(party_files, "MANY", PARTIES - 1)
+    with pytest.raises(UserError, match=sentence) as caught:
+        load(place, **INPUTS[0])
+    assert "party3.jsonl" in str(caught.value)
+
+
+def test_no_space_for_the_rows_is_one_sentence() -> None:
+    rows = Examples(torch.zeros(600, 600), torch.zeros(600, 2), torch.ones(600, 2).bool(), torch.ones(2).bool())
+    parties = StoredParties()
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
+    try:
+        with pytest.raises(UserError, match="set TMPDIR to a folder with more space"):
+            parties.add("party", [rows, None, None])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_rows_of_many_parts_are_joined_in_order() -> None:
+    parts = [
+        Examples(
+            torch.full((m + 1, 2), float(m)), torch.eye(m + 1, 3), torch.ones(m + 1, 3).bool(), torch.ones(3).bool()
+        )
+        for m in range(7)
+    ]
+    assert_same(concatenated(iter(parts), group=3), concatenate(parts))
+    assert concatenated([]) is None
+
+
+def test_a_party_of_one_part_has_no_other() -> None:
+    rows = Examples(torch.arange(6.0).view(3, 2), torch.eye(3), torch.ones(3, 3).bool(), torch.ones(3).bool())
+    parties = StoredParties()
+    parties.add("a", [rows, None, None])
+    parties.add("b", [rows, None, rows.take(torch.tensor([2]))])
+    first, second = parties
+    assert (first.validation, first.test, second.validation) == (None, None, None)
+    assert isinstance(second, Party)
+    assert_same(second.test, rows.take(torch.tensor([2])))
