@@ -28,6 +28,7 @@ from fedalign.flower.installed import QUIET, require_flower
 from fedalign.learning.client_state import ClientStates
 from fedalign.learning.local_training import ModelPair, train_client
 from fedalign.learning.rounds import Plan, Reply
+from fedalign.runs import experiment
 from fedalign.system.cores import cores
 from fedalign.types import Arrays, Server, size_of
 
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from flwr.app import Context, Message, RecordDict
     from flwr.clientapp import ClientApp
     from flwr.serverapp import Grid
+
+DEAD = ("ActorDiedError", "RayActorError", "NodeDiedError", "WorkerCrashedError")  # Ray's errors for a lost process
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,7 @@ def simulation(nodes: int, cpus: int) -> Iterator[Grid]:
     from flwr.serverapp import ServerApp
     from flwr.simulation import run_simulation
 
-    logging.getLogger("flwr").setLevel(logging.ERROR)
+    logging.getLogger("flwr").setLevel(logging.CRITICAL)  # what goes wrong at a client is in its reply
     path = os.environ.get("PYTHONPATH")  # Flower writes its own for Ray's workers and leaves it
     ready, done = threading.Event(), threading.Event()
     handed: list[Grid] = []
@@ -118,6 +121,7 @@ class FlowerEngine:
     def __init__(self, plan: Plan, grid: Grid, local_engine: local.LocalEngine, timeout: float) -> None:
         self.plan, self.grid, self.local, self.timeout = plan, grid, local_engine, timeout
         self.text = configs.to_toml(plan.config)
+        self.mark = experiment.data_fingerprint(plan.federation)
         self.on_visit = local_engine.on_visit
         self.nodes: list[int] = []
 
@@ -128,7 +132,8 @@ class FlowerEngine:
         self.local.pending.clear()
         outgoing = []
         for client in chosen:
-            content = RecordDict({"task": ConfigRecord({"round": round_number, "client": client, "config": self.text})})
+            task = {"round": round_number, "client": client, "config": self.text, "data": self.mark}
+            content = RecordDict({"task": ConfigRecord(task)})
             messages.put(content, "weights", server.weights)
             messages.put(content, "extra", server.extra)
             messages.put(content, "state", self.local.states.get(client))
@@ -164,8 +169,15 @@ class FlowerEngine:
 
     def _reply(self, client: int, message: Message) -> Reply:
         if message.has_error():
-            return Reply(client, None, f"failed: {message.error.reason}")
+            reason = message.error.reason
+            if any(word in reason for word in DEAD):
+                raise UserError(
+                    "a worker process of the Ray cluster died, or its node; start it again and resume the run"
+                )
+            return Reply(client, None, f"failed: {reason}")
         content = message.content
+        if "stopped" in content:
+            raise UserError(str(content["stopped"]["reason"]))
         state = messages.get(content, "state")
         self.local.pending[client] = state
         return Reply(client, messages.get_update(content), kept=size_of(state), notes=dict(content["notes"]))
@@ -198,22 +210,25 @@ def client_app() -> ClientApp:
 
 
 @lru_cache(maxsize=2)
-def rebuilt(text: str) -> tuple[Plan, ModelPair]:
-    """The plan that this configuration text describes, built once per process."""
-    from fedalign.runs import experiment
-
+def rebuilt(text: str, mark: str) -> tuple[Plan, ModelPair]:
+    """The plan that this configuration text describes, built once per process, if its data are those of the run."""
     torch.set_num_threads(1)
     plan = experiment.plan(configs.from_table(tomllib.loads(text)))
+    if experiment.data_fingerprint(plan.federation) != mark:
+        raise UserError("the files of the parties changed after the run had started; restore them and resume the run")
     return plan, ModelPair(plan.model)
 
 
 def simulated_visit(content: RecordDict) -> RecordDict:
     """One visit of a client whose rows the configuration describes."""
-    from flwr.app import MetricRecord
+    from flwr.app import ConfigRecord, MetricRecord
     from flwr.app import RecordDict as FlowerRecords
 
     task = content["task"]
-    plan, models = rebuilt(str(task["config"]))
+    try:
+        plan, models = rebuilt(str(task["config"]), str(task["data"]))
+    except UserError as error:
+        return FlowerRecords({"stopped": ConfigRecord({"reason": str(error)})})
     client = int(task["client"])
     party = plan.federation.parties[client]
     callback = local.SimulationCallback(party, threading.Event())

@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +36,10 @@ from fedalign.runs.callbacks import both as both
 from fedalign.runs.folder import RunFolder
 from fedalign.runs.results import finish
 from fedalign.system import device
+from fedalign.system.memory import running_out_named
 from fedalign.types import Examples, Federation, Pool, Sequences, elsewhere
 
+LESS_MEMORY = "give fewer rows, fewer classes or a smaller encoder, or resume the run on a machine with more memory"
 PRIVATE_FEATURES = 200  # of a feature map with noise: more features have more noise in all
 
 
@@ -203,7 +206,7 @@ def run(
         check_simulated(prepared, callbacks.on_warning)
     if not resume:
         folder = RunFolder.create(out, config)
-    with folder.lock(), ExitStack() as stack:
+    with folder.lock(), running_out_named(LESS_MEMORY), ExitStack() as stack:
         if resume:
             folder.keep(config)
         options = registry.build("engines", config.engine.name, config.engine.options)
@@ -259,16 +262,24 @@ def fingerprint(prepared: Plan, absent: bool = False) -> str:
     Parties whose rows are on another machine are left out, since they may join at any time. `absent` includes them, as
     earlier versions did.
     """
-    digest = hashlib.sha256(json.dumps(list(prepared.federation.label_names)).encode())
-    parts = [party.train for party in prepared.federation.parties if absent or not elsewhere(party.train)]
-    if prepared.federation.test is not None:
-        parts.append(prepared.federation.test)
-    for part in parts:
-        for tensor in _tensors(part):
-            digest.update(tensor.contiguous().numpy().tobytes())
+    digest = _digest_of(prepared.federation, absent)
     for value in prepared.model.arrays().values():
         digest.update(value.numpy().tobytes())
     return digest.hexdigest()
+
+
+def data_fingerprint(data: Federation) -> str:
+    """A digest of the data alone."""
+    return _digest_of(data, absent=False).hexdigest()
+
+
+def _digest_of(data: Federation, absent: bool) -> hashlib._Hash:
+    digest = hashlib.sha256(json.dumps(list(data.label_names)).encode())
+    parts = (party.train for party in data.parties if absent or not elsewhere(party.train))
+    for part in chain(parts, [] if data.test is None else [data.test]):
+        for tensor in _tensors(part):
+            digest.update(tensor.contiguous().numpy().tobytes())
+    return digest
 
 
 def _tensors(part: Examples) -> list[torch.Tensor]:

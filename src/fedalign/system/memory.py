@@ -1,7 +1,9 @@
-"""How much memory is free."""
+"""How much memory is free, and what is said when there is not enough."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from fedalign.errors import UserError
@@ -33,3 +35,25 @@ def require_label_memory(rows: int, classes: int) -> None:
             f"{rows:,} rows with {classes:,} classes need {needed / 1e9:,.1f} GB for their labels, and "
             f"{free / 1e9:,.1f} GB of memory are free; name fewer classes in dataset.classes, or give fewer rows"
         )
+
+
+def require_sum_memory(parties: int, features: int, classes: int) -> None:
+    """Raises a UserError if the sums of so many parties, which analytic learning keeps, do not fit into memory."""
+    needed, free = 8 * parties * features * ((features + 1) // 2 + classes), free_memory()
+    if free is not None and needed > free:
+        raise UserError(
+            f"the sums of {parties:,} parties with {features:,} features need {needed / 1e9:,.1f} GB or more, and "
+            f"{free / 1e9:,.1f} GB of memory are free; lower encoder.features, or choose another algorithm.name"
+        )
+
+
+@contextmanager
+def running_out_named(fix: str) -> Iterator[None]:
+    """Turns a failed allocation of Python, numpy or torch into a UserError with this fix."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:  # torch raises RuntimeError
+        text = str(error).lower()
+        if not isinstance(error, MemoryError) and "allocate memory" not in text and "out of memory" not in text:
+            raise
+        raise UserError(f"there is not enough memory; {fix}") from error

@@ -38,6 +38,7 @@ from fedalign.learning.analytic.state import (
     with_state,
 )
 from fedalign.learning.model import DualEncoder
+from fedalign.system.memory import require_sum_memory
 from fedalign.types import Arrays, ArraySpec, ReplySpec, Server, Update
 
 __all__ = [
@@ -60,6 +61,7 @@ WAITING = "waiting/"  # prefix of answers to an exchange that a client has misse
 def start(model: DualEncoder, num_clients: int, balance: bool = False) -> Server:
     """What the server holds before the first exchange."""
     classes, dim = model.label_encoder.weight.shape
+    require_sum_memory(num_clients, dim + 1, classes)
     shapes: dict[str, tuple[int, ...]] = model.data_encoder.statistics_shapes  # type: ignore[assignment]
     first = Stage.STATISTICS if shapes else Stage.SUMS
     extra = {
