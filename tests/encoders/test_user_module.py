@@ -51,6 +51,15 @@ class Plain(nn.Module):
     def forward(self, x):
         return self.layer(x)
 
+class Sometimes(Bag):
+    # draws for longer batches only, which no trial can know
+    def __init__(self, shape):
+        super().__init__(shape, dropout=0.0)
+
+    def forward(self, x):
+        found = super().forward(x)
+        return found + torch.rand_like(found) if self.training and len(found) > 5 else found
+
 class Flat(Plain):
     def forward(self, x):
         return self.layer(x).flatten()
@@ -319,3 +328,34 @@ def test_an_encoder_of_the_package_is_built_as_it_is() -> None:
 
     assert registry.find("encoders", "transformer") is Transformer
     assert registry.find("encoders", "fedalign.encoders.transformer:Transformer") is Transformer
+
+
+def test_clients_of_a_module_that_draws_nothing_are_trained_at_the_same_time(mine: str) -> None:
+    from fedalign.engines.local import Local
+    from fedalign.learning.rounds import rounds
+
+    found = {}
+    torch.manual_seed(5)
+    state = torch.get_rng_state()
+    for dropout, workers in ((0.0, 1), (0.0, 2), (0.5, 2)):
+        prepared = experiment.plan(with_encoder(f"{mine}:Bag", dropout=dropout))
+        with Local(workers=workers).open(prepared) as engine:
+            assert engine.workers == (workers if dropout == 0 else 1)
+            *_, last = rounds(prepared, engine, prepared.start())
+        found[dropout, workers] = last.server.weights
+        assert torch.equal(torch.get_rng_state(), state)
+    assert same(found[0.0, 1], found[0.0, 2])
+    assert not same(found[0.0, 1], found[0.5, 2])
+
+
+def test_a_module_that_draws_sometimes_is_noticed_and_works_with_one_worker(mine: str) -> None:
+    from fedalign.engines.local import Local
+    from fedalign.learning.rounds import rounds
+
+    prepared = experiment.plan(with_encoder(f"{mine}:Sometimes"))
+    with (
+        Local(workers=2).open(prepared) as engine,
+        pytest.raises(UserError, match=r"Sometimes.* set engine.workers = 1"),
+    ):
+        list(rounds(prepared, engine, prepared.start()))
+    assert same(play(prepared)[-1].server.weights, play(prepared)[-1].server.weights)

@@ -91,7 +91,9 @@ def checked(module: nn.Module, shape: Shape) -> int:
             found = module.eval()(x, None) if keyed else module.eval()(x)
             before = {key: value.clone() for key, value in module.named_buffers()}
             if not keyed:
+                state = torch.get_rng_state()
                 module.train()(x)
+                module.draws = not torch.equal(state, torch.get_rng_state())  # type: ignore[assignment]
     except Exception as error:
         raise UserError(f"{name} cannot read {shape}: {type(error).__name__}: {error}") from error
     if not isinstance(found, Tensor) or found.dim() != 2 or len(found) != 3:

@@ -23,6 +23,7 @@ from fedalign.errors import UserError
 from fedalign.learning import metrics
 from fedalign.learning.client_state import ClientStates
 from fedalign.learning.local_training import ModelPair, TrainingCallback, train_client
+from fedalign.learning.model import DualEncoder
 from fedalign.learning.rounds import Plan, Reply
 from fedalign.learning.scoring import chunks, steps_of
 from fedalign.learning.stacked import Member, require_stackable, train_stack
@@ -55,10 +56,10 @@ class Local:
         device = self.device_for(plan)
         # an encoder that draws from torch's global generator must not share it between threads: one client at a time
         # is trained, by as many cores as torch may use
-        keyed = all(model.keyed for model in plan.models or (plan.model,))
+        draws = any(map(may_draw, plan.models or (plan.model,)))
         if self.stacked:
             self.check_stacked(plan, device)
-        workers, threads = (count, 1) if keyed or self.stacked else (1, count)
+        workers, threads = (1, count) if draws and not self.stacked else (count, 1)
         with ClientStates.temporary(self.memory_mb) if states is None else nullcontext(states) as kept:
             before = torch.get_num_threads()
             pool = ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(threads,))
@@ -82,6 +83,11 @@ class Local:
         if plan.models:
             raise UserError("encoders of the parties' own cannot be stacked; set engine.stacked = false")
         require_stackable(plan.algorithm, plan.model, plan.config.training, plan.federation.inputs.shape.trial_rows())
+
+
+def may_draw(model: DualEncoder) -> bool:
+    """Whether training may draw from torch's global generator."""
+    return not model.keyed and bool(getattr(model.data_encoder, "draws", True))
 
 
 def engine_class(plan: Plan) -> type[LocalEngine]:
@@ -108,14 +114,23 @@ class LocalEngine:
         self.pending: dict[int, Arrays] = {}  # new states of this round's clients, kept if their updates are accepted
         self._models: queue.SimpleQueue[ModelPair] = queue.SimpleQueue()
         for _ in range(workers):
-            self._models.put(ModelPair(plan.model, device))
+            models = ModelPair(plan.model, device)
+            models.seeded = models.seeded and workers == 1  # else nobody draws, which `train` checks
+            self._models.put(models)
 
     def train(self, server: Server, round_number: int, chosen: Sequence[int]) -> list[Reply]:
         self.pending.clear()
         # the largest first, so that no thread is left with it at the end
         order = sorted(chosen, key=lambda m: -steps_of(self.plan.federation.parties[m].train.x))
+        before = torch.get_rng_state()
         running = {m: self.pool.submit(self._train, server, round_number, m) for m in order}
-        return [running[m].result() for m in chosen]
+        replies = [running[m].result() for m in chosen]
+        if self.workers > 1 and not self.plan.model.keyed and not torch.equal(before, torch.get_rng_state()):
+            raise UserError(
+                f"{type(self.plan.model.data_encoder).__name__} or the method draws random numbers in some "
+                "steps only, so clients cannot be trained at the same time; set engine.workers = 1"
+            )
+        return replies
 
     def _train(self, server: Server, round_number: int, client: int) -> Reply:
         plan = self.plan

@@ -33,6 +33,7 @@ class ModelPair:
         self.model = model.clone().on(device)
         self.start = model.clone().on(device)
         self.start.train_only([])
+        self.seeded = not model.keyed  # torch's global generator is seeded for each visit
 
 
 class TrainingCallback:
@@ -58,7 +59,7 @@ def train_client(
 ) -> tuple[Update, Arrays]:
     """(the client's update, its new state) after one visit. `key` (seed, round, client) fixes all randomness, so
     neither order nor engine nor resumption changes a result."""
-    with nullcontext() if models.model.keyed else seeded(*key):
+    with seeded(*key) if models.seeded else nullcontext():
         model = models.model.load(server.weights)
         check_state(model, state)
         visit = Visit(

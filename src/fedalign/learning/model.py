@@ -86,7 +86,7 @@ class DualEncoder(nn.Module):
         self.class_arrays = tuple(f"label_encoder.{name}" for name in label_encoder.class_parameters)
         # weights that a user's module does not want trained, such as a pretrained part; they are sent but not returned
         self.frozen = frozenset(name for name, value in data_encoder.named_parameters() if not value.requires_grad)
-        # else it draws from torch's global generator, which a visit then seeds
+        # else it may draw from torch's global generator, which a visit then seeds
         self.keyed = bool(getattr(data_encoder, "keyed", False))
         # of the data encoder; rows are moved there and vectors back, so all else stays on the CPU
         self.device = CPU
