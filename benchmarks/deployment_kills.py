@@ -7,7 +7,7 @@ Three clinics train over TLS with the commands `fedalign server` and `fedalign p
 moment of the start, and each of the others at a random moment after another round has ended. A killed command is
 started again, as a service manager would; a killed SuperLink is the supervisor's task. A kill passes if a round ends
 after it. At the end the weights are compared, bit for bit, with those of a run on one machine in which each party is
-absent in the rounds that it missed, if any.
+absent in the rounds that it missed, if any, and whose scores lack the counts that did not arrive.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ import sys
 import tempfile
 import time
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
@@ -35,7 +37,7 @@ from fedalign.engines.local import Local, LocalEngine
 from fedalign.flower.kit import for_parties
 from fedalign.learning.rounds import Reply
 from fedalign.runs import experiment
-from fedalign.types import Server
+from fedalign.types import Arrays, Server
 from helpers.deployed_commands import Commands, alive, commands
 from helpers.flower_network import descendants, free_port
 
@@ -44,6 +46,7 @@ FILES = {"east": "east.csv", "north": "north.csv", "south": "south.jsonl"}
 KINDS = ("server", "superlink", "party")
 PATIENCE = 240.0  # seconds in which a round must end after a kill
 START = 20.0  # seconds of the start in which the first kill comes
+Visits = set[tuple[int, int]]  # round and client
 
 
 def process_of(command: int, kind: str) -> int | None:
@@ -59,18 +62,41 @@ def process_of(command: int, kind: str) -> int | None:
 
 
 class WithAbsences:
-    """An engine in which some clients do not reply in some rounds."""
+    """An engine in which some clients do not reply in some rounds, or do not send their scores after it."""
 
-    def __init__(self, engine: LocalEngine, absences: set[tuple[int, int]]) -> None:
-        self.engine, self.absences = engine, absences
+    def __init__(self, engine: LocalEngine, absences: Visits, unscored: Visits) -> None:
+        self.engine, self.absences, self.unscored = engine, absences, unscored
         self.on_visit = engine.on_visit
-        self.commit, self.score, self.validate = engine.commit, engine.score, engine.validate
+        self.commit, self.score = engine.commit, engine.score
+        self.number = 0
+
+    def validate(self, weights: Arrays, grid: Tensor | None = None) -> Tensor | None:
+        missing = {client for number, client in self.unscored if number == self.number}
+        if grid is not None or not missing:
+            return self.engine.validate(weights, grid)
+        parties = enumerate(self.engine.plan.federation.parties)
+        held = [party.validation for client, party in parties if client not in missing and party.validation is not None]
+        return self.engine.count(weights, held, self.engine._decided(None)) if held else None
 
     def train(self, server: Server, round_number: int, chosen: Sequence[int]) -> list[Reply]:
+        self.number = round_number
         missing = [client for client in chosen if (round_number, client) in self.absences]
         replies = self.engine.train(server, round_number, [client for client in chosen if client not in missing])
         found = {reply.client: reply for reply in replies}
         return [found.get(client, Reply(client, None, "absent")) for client in chosen]
+
+
+def unscored_in(run: Path, numbers: Mapping[str, int]) -> Visits:
+    """The scores that did not arrive, from the server's receipts. A round that was resumed was scored again, and the
+    last scores count."""
+    scored: dict[int, set[int]] = {}
+    for line in (run / "receipt.jsonl").read_text(encoding="utf-8").splitlines():
+        found = json.loads(line)
+        if found["kind"] == "score" and found["direction"] == "out":
+            scored.setdefault(int(found["content"]["task"]["round"]), set()).discard(numbers[found["other"]])
+        elif found["kind"] == "score":
+            scored[int(found["content"]["echo"]["round"])].add(numbers[found["other"]])
+    return {(number, client) for number, there in scored.items() for client in numbers.values() if client not in there}
 
 
 class Deployment:
@@ -154,21 +180,24 @@ class Deployment:
             if code:
                 return 0, kills, f"the server ended with {code}: {run.said('server')[-500:]}"
             del run.running["server"]
-        equal, missed = self.compared()
-        return passed if equal else 0, kills, f"weights {'equal' if equal else 'differ'}; {missed} visits missed"
+        equal, missed, unscored = self.compared()
+        remark = f"weights {'equal' if equal else 'differ'}; {missed} visits and {unscored} scores missed"
+        return passed if equal else 0, kills, remark
 
-    def compared(self) -> tuple[bool, int]:
-        """Whether the weights are those of a run on one machine with the same absences, and how many these are."""
+    def compared(self) -> tuple[bool, int, int]:
+        """Whether the weights are those of a run on one machine with the same absences, and how many visits and scores
+        were missed."""
         parties = {name: str(CLINICS / file) for name, file in FILES.items()}
         dataset = self.config.dataset.model_copy(update={**self.config.dataset.options, "parties": parties})
         plan = experiment.plan(self.config.model_copy(update={"dataset": dataset}))
         numbers = {party.name: number for number, party in enumerate(plan.federation.parties)}
         absences = {(line["round"], numbers[name]) for line in self.records() for name in line.get("refused", {})}
+        unscored = unscored_in(self.kit / "run", numbers)
         with Local(workers=1).open(plan) as engine:
-            opened: Any = WithAbsences(engine, absences)
+            opened: Any = WithAbsences(engine, absences, unscored)
             experiment.run(plan.config, self.folder / "local", prepared=plan, opened=opened)
         models = [(place / "model.safetensors").read_bytes() for place in (self.folder / "local", self.kit / "run")]
-        return models[0] == models[1], len(absences)
+        return models[0] == models[1], len(absences), len(unscored)
 
 
 def main() -> None:

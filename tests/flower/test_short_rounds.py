@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("flwr", reason="Flower is not installed; pip install 'fedalign[flower]'")
 
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import ConfigRecord, Error, Message, RecordDict
+from flwr.app.message.message import make_message
+from flwr.common.constant import ErrorCode
 
 from fedalign.errors import UserError
 from fedalign.flower import messages
 from fedalign.flower.packing import PACKED, is_packed, pack, unpack
 from fedalign.types import Arrays
 from helpers.deployed import FLOWER, Killed, Server, clinics, dying, receipts, settings
+from helpers.loopback_grid import metadata
 
 pytestmark = FLOWER
 
@@ -57,6 +61,56 @@ def test_packed_messages_and_kept_weights_do_not_change_a_bit(tmp_path: Path, mo
     carried = ["weights" in letter for letter in letters]
     # round 1: three with weights; round 2: none, but for the party that lost them and is asked again
     assert carried == [True] * 3 + [False] * 3 + [True]
+
+
+def lost(times: int) -> Callable[[Message], Message]:
+    """The party is restarted so many times before it has answered a training message, as the SuperLink reports it."""
+    left = [times]
+
+    def lose(reply: Message) -> Message:
+        about = reply.metadata
+        if about.message_type != "train" or not left[0]:
+            return reply
+        left[0] -= 1
+        answer = metadata("answer", 1, 1, about.reply_to_message_id, "system")
+        return make_message(metadata=answer, error=Error(ErrorCode.MESSAGE_UNAVAILABLE, "could not be found"))
+
+    return lose
+
+
+def test_a_message_that_a_restarted_party_lost_is_sent_again(tmp_path: Path) -> None:
+    plain = Server(tmp_path / "plain", settings(rounds=2), clinics(tmp_path / "a"))
+    plain.run()
+    run = Server(tmp_path / "lost", settings(rounds=2), clinics(tmp_path / "b"), timeout=60.0)
+    run.grid.change[12] = lost(3)
+    run.run()
+    assert run.lines.count("'north' lost a message, as after a restart; it is sent again") == 3
+    for name in ("model.safetensors", "metrics.jsonl"):
+        assert (run.out / name).read_bytes() == (plain.out / name).read_bytes()
+
+
+def test_a_party_that_is_restarted_again_and_again_is_left_out_of_the_round(tmp_path: Path) -> None:
+    run = Server(tmp_path, settings(rounds=2), clinics(tmp_path), timeout=60.0)
+    run.grid.change[12] = lost(4)
+    run.run()
+    assert run.records[0]["refused"] == {"north": "could not be found"}
+    assert [len(record["clients"]) for record in run.records] == [2, 3]
+
+
+def test_a_party_that_was_dropped_while_it_was_asked_is_left_out(tmp_path: Path) -> None:
+    """Flower gives no number to a message for a node that it does not know."""
+    run = Server(tmp_path, settings(rounds=2), clinics(tmp_path))
+    push = run.grid.push_messages
+
+    def dropped(messages: Iterable[Message]) -> list[str]:
+        letters = list(messages)
+        numbers = push(letters)
+        gone = [letter.metadata.dst_node_id == 12 and letter.metadata.message_type == "train" for letter in letters]
+        return [None if is_gone else number for number, is_gone in zip(numbers, gone, strict=True)]  # type: ignore
+
+    run.grid.push_messages = dropped  # type: ignore[method-assign]
+    run.run()
+    assert run.records[0]["refused"] == {"north": "the SuperLink does not know it any more"}
 
 
 def test_a_packed_message_that_cannot_be_read_is_refused() -> None:

@@ -7,7 +7,7 @@ import fcntl
 import json
 import secrets
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 from fedalign.config import Config
 from fedalign.deploy.invitation import Invitation, new_invitation
 from fedalign.deploy.keys import public_key
+from fedalign.deploy.supervisor import only_one
 from fedalign.deploy.tables import read_table, stored
 from fedalign.errors import UserError
 from fedalign.flower import preflight
@@ -129,15 +130,9 @@ class ServerKit:
 
     # --- a running server -------------------------------------------------------------------------------------------
 
-    @contextmanager
-    def running(self) -> Iterator[None]:
+    def running(self) -> AbstractContextManager[None]:
         """Holds the folder, so that no second server starts in it."""
-        with (self.folder / ".running").open("w") as stream:
-            try:
-                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise UserError(f"another fedalign server runs with {self.folder}; stop it first") from error
-            yield
+        return only_one(self.folder, f"another fedalign server runs with {self.folder}; stop it first")
 
     def secret(self, name: str) -> Path:
         """Returns a file with a new secret that only this user can read."""

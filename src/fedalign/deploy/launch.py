@@ -6,6 +6,7 @@ Flower 1.41 runs unchanged except for these things, all here:
 - the SuperLink holds a request for messages until there may be one, so that nobody waits for the next request;
 - a SuperNode asks for messages at once instead of after 3 s, and announces them to its worker;
 - a SuperNode that lost its server ends, so that its supervisor restarts it;
+- a SuperNode that is started again replaces the one before it, and its unanswered messages are sent again;
 - a SuperNode reports to its supervisor whether the server accepted its key.
 """
 
@@ -17,6 +18,7 @@ import hmac
 import json
 import logging
 import os
+import secrets
 import sys
 import threading
 import time
@@ -26,6 +28,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import fedalign
+from fedalign.deploy.restarts import REPLACED, START_HEADER, NewestOnly, Restarts
 from fedalign.flower.preflight import KEY_HEADER, KEY_PATH
 from fedalign.system.files import PRIVATE, write_atomically
 
@@ -132,11 +135,14 @@ class ControlGuard:
 def superlink() -> None:
     from flwr.superlink import extensions
     from flwr.superlink.cli.flower_superlink import flower_superlink
+    from flwr.superlink.servicer.fleet import fleet_handlers
     from starlette.middleware import Middleware
 
     file = Path(os.environ[SECRET_FILE])
     guard = Middleware(ControlGuard, secret=file.read_bytes(), admitted=file.parent.parent / "admitted.json")
-    extensions.get_middleware = lambda: (guard, Middleware(Hold))
+    restarts = Restarts()
+    restarts.install(fleet_handlers)
+    extensions.get_middleware = lambda: (guard, Middleware(NewestOnly, restarts=restarts), Middleware(Hold))
     logging.getLogger("uvicorn.access").disabled = True
     logging.getLogger("flwr").addFilter(lambda record: not str(record.msg).startswith("ControlServicer."))
     pull_quickly()
@@ -159,7 +165,7 @@ def pull_quickly() -> None:
 
 
 def report(state: str) -> None:
-    """Tells the supervisor about the connection: connected, unknown_key."""
+    """Tells the supervisor about the connection: connected, unknown_key, replaced."""
     path = os.environ.get(STATE_FILE)
     if path:
         write_atomically(Path(path), json.dumps({"state": state, "pid": os.getpid(), "time": time.time()}), PRIVATE)
@@ -170,6 +176,7 @@ def supernode() -> None:
     from flwr.supernode import start_client_internal as loop
     from flwr.supernode.cli.flower_supernode import flower_supernode
     from flwr.supernode.fleet_http_client import FleetHttpClient
+    from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
     from flwr.supernode.nodestate.in_memory_nodestate import InMemoryNodeState
 
     loop.time = SimpleNamespace(sleep=sleep, monotonic=time.monotonic, time=time.time)
@@ -196,6 +203,16 @@ def supernode() -> None:
         return response
 
     FleetHttpClient.ActivateNode = reported
+    intercept, start = NodeAuthHttpInterceptor.intercept, secrets.token_hex(16)
+
+    def marked(self: Any, context: Any, call_next: Any) -> Any:
+        context.request.headers[START_HEADER] = start
+        response = intercept(self, context, call_next)
+        if response.headers.get(START_HEADER) == REPLACED:
+            report(REPLACED)
+        return response
+
+    NodeAuthHttpInterceptor.intercept = marked
     try:
         flower_supernode()
     finally:

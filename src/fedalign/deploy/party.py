@@ -17,6 +17,7 @@ from fedalign.deploy.keys import make_key, short_key_of
 from fedalign.deploy.launch import BELL_FILE, STATE_FILE
 from fedalign.deploy.logs import Log, from_flower
 from fedalign.deploy.page import Page
+from fedalign.deploy.restarts import REPLACED
 from fedalign.deploy.supervisor import (
     Child,
     StoppedError,
@@ -24,6 +25,7 @@ from fedalign.deploy.supervisor import (
     free_port,
     new_bell,
     notify,
+    only_one,
     stopped_by_signals,
 )
 from fedalign.deploy.tables import read_table
@@ -160,6 +162,7 @@ class PartySide:
             self.say(f"connected to {self.own.address} as {self.own.name}")
         if self.worker.died():
             self.log(f"the worker ended with exit code {self.worker.last_exit}; it is restarted", "warning")
+            self.node.kill()  # its task is lost; the server sends it again to the next SuperNode
         if self.worker.due and self.node.running:
             self.worker.start()
         self.show_worker()
@@ -187,10 +190,17 @@ class PartySide:
 
     def reported(self) -> str:
         with contextlib.suppress(OSError, ValueError, KeyError):
-            return str(json.loads(self.state.read_text(encoding="utf-8"))["state"])
+            found = json.loads(self.state.read_text(encoding="utf-8"))
+            if found["pid"] == self.node.pids[-1]:
+                return str(found["state"])
         return ""
 
     def explain_end(self) -> None:
+        if self.reported() == REPLACED:
+            raise UserError(
+                f"another command takes part with the key of {self.own.name} since; use each party's folder on one "
+                "machine only"
+            )
         if self.connected:
             self.say("the connection to the server was lost; connecting again", "warning")
         elif self.reported() == "unknown_key" and self.receipts.path.is_file():  # it took part before
@@ -244,8 +254,12 @@ def take_part(own: PartyFolder, log: Log, page: str = "", found: Leaving | None 
             f"what would leave this party is {found.digest}, and {own.approved or 'nothing'} was approved; read it "
             f"with fedalign party show {own.folder} and start with --approve {found.digest}"
         )
-    side = PartySide(own, log, leaves=found.lines)
-    shown = Page(page, side.shown, own.folder / "state" / "page") if page else None
+    with only_one(own.folder, f"another fedalign party runs with {own.folder}; stop it first"):
+        watch_over(PartySide(own, log, leaves=found.lines), log, page)
+
+
+def watch_over(side: PartySide, log: Log, page: str) -> None:
+    shown = Page(page, side.shown, side.own.folder / "state" / "page") if page else None
     try:
         with stopped_by_signals():
             if shown is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import signal
 import socket
@@ -102,6 +103,11 @@ class Child:
     def due(self) -> bool:
         return self.process is None and time.monotonic() >= self.restart_at
 
+    def kill(self) -> None:
+        """Ends the process at once; its end is noticed as that of any other."""
+        if self.process is not None:
+            end_session(self.process.pid, signal.SIGKILL)
+
     def stop(self) -> None:
         if self.process is None:
             return
@@ -125,6 +131,17 @@ def notify(text: str) -> None:
     if place:
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as found:
             found.sendto(text.encode(), "\0" + place[1:] if place.startswith("@") else place)
+
+
+@contextlib.contextmanager
+def only_one(folder: Path, refusal: str) -> Iterator[None]:
+    """Holds a folder, so that no second command runs in it."""
+    with (folder / ".running").open("w") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise UserError(refusal) from error
+        yield
 
 
 def new_bell(path: Path) -> Path:

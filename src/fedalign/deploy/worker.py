@@ -52,7 +52,8 @@ def work(given: argparse.Namespace) -> None:
     children: set[int] = set()
     client = connect(given.address, certificates, secret)
     while True:
-        reap(children)
+        if reap(children) and given.side == "party":
+            sys.exit("error: a task was killed")  # without a reply; the supervisor sees to it that it is sent again
         found = None
         if len(children) < AT_ONCE:
             with contextlib.suppress(httpx.TransportError):  # not there yet, or restarted
@@ -104,11 +105,15 @@ def wait(bell: int, seconds: float) -> None:
             os.read(bell, 4096)
 
 
-def reap(children: set[int]) -> None:
+def reap(children: set[int]) -> bool:
+    """Forgets tasks that have ended; returns whether one was killed, for lack of memory for example."""
+    killed = False
     for pid in list(children):
-        done, _ = os.waitpid(pid, os.WNOHANG)
+        done, status = os.waitpid(pid, os.WNOHANG)
         if done:
             children.discard(pid)
+            killed |= os.WIFSIGNALED(status)
+    return killed
 
 
 def forked(given: argparse.Namespace, token: str, certificates: bytes | None) -> int:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 # seconds after which a refused node is asked again, because its party may have fixed the cause; doubled each time,
 # because all parties wait for its reply
 RETRY = 30.0
+RESENDS = 3  # times that a message is sent again in one exchange
 # seconds between polls for replies or nodes; growing while polls are answered at once, because each costs both sides
 PAUSE, LONGEST = 0.05, 0.5
 Log = Callable[[str], None]
@@ -158,6 +159,38 @@ class Transport:
     ) -> dict[int, Found | str]:
         """Returns what `read` makes of each node's reply as it arrives, so that no message is held, or a text with the
         reason why there is none."""
+        found: dict[int, Found | str] = {}
+        sent, left = self.push(wanted, timeout), dict.fromkeys(wanted, RESENDS)
+        deadline, pause = time.monotonic() + timeout, PAUSE
+        while len(found) < len(wanted) and time.monotonic() < deadline:
+            for node in wanted.keys() - found.keys() - set(sent.values()):
+                found[node] = "the SuperLink does not know it any more"
+            due: set[int] = set()
+            asked, arrived = time.monotonic(), list(self.grid.pull_messages([*sent]))
+            while arrived:
+                message = arrived.pop()
+                # Flower answers for a node that died, so a reply is matched by the message it replies to
+                sender = sent.pop(message.metadata.reply_to_message_id, None)
+                if sender is not None and is_lost(message) and left[sender]:
+                    left[sender] -= 1
+                    due.add(sender)
+                elif sender is not None:
+                    reply = received(message)
+                    found[sender] = reply if isinstance(reply, str) else read(sender, reply)
+                    del reply
+                del message
+            for node in sorted(due):
+                name = self.names.get(node) or self.name_of(node)
+                self.log(f"{name!a} lost a message, as after a restart; it is sent again")
+            sent |= self.push({node: wanted[node] for node in wanted if node in due}, timeout)
+            if len(found) < len(wanted):
+                held = time.monotonic() - asked > LONGEST  # the SuperLink of a deployment waits for a message
+                pause = PAUSE if held else min(1.5 * pause, LONGEST)
+                time.sleep(min(pause, max(deadline - time.monotonic(), 0)))
+        return {node: found.get(node, NoReply(f"no reply within {timeout:.0f} s")) for node in wanted}
+
+    def push(self, wanted: Mapping[int, tuple[str, RecordDict]], timeout: float) -> dict[str, int]:
+        """Sends messages; returns the node of each by the message's number."""
         from flwr.app import Message as FlowerMessage
 
         if not wanted:
@@ -168,29 +201,20 @@ class Transport:
             )
             for node, (kind, content) in wanted.items()
         ]
-        names = {node: party for party, node in self.places.items()}
         for node, (kind, content) in wanted.items():
-            self.note("out", kind.removeprefix("query."), names.get(node, f"node {node}"), content)
-        sent = dict(zip(self.grid.push_messages(outgoing), wanted, strict=True))
-        found: dict[int, Found | str] = {}
-        deadline, pause = time.monotonic() + timeout, PAUSE
-        while len(found) < len(sent) and time.monotonic() < deadline:
-            waiting = [number for number, node in sent.items() if node not in found]
-            asked, arrived = time.monotonic(), list(self.grid.pull_messages(waiting))
-            while arrived:
-                message = arrived.pop()
-                # Flower answers for a node that died, so a reply is matched by the message it replies to
-                sender = sent.get(message.metadata.reply_to_message_id)
-                if sender is not None and sender not in found:
-                    reply = received(message)
-                    found[sender] = reply if isinstance(reply, str) else read(sender, reply)
-                    del reply
-                del message
-            if len(found) < len(sent):
-                held = time.monotonic() - asked > LONGEST  # the SuperLink of a deployment waits for a message
-                pause = PAUSE if held else min(1.5 * pause, LONGEST)
-                time.sleep(min(pause, max(deadline - time.monotonic(), 0)))
-        return {node: found.get(node, NoReply(f"no reply within {timeout:.0f} s")) for node in wanted}
+            self.note("out", kind.removeprefix("query."), self.name_of(node), content)
+        numbers = zip(self.grid.push_messages(outgoing), wanted, strict=True)
+        return {number: node for number, node in numbers if number}
+
+    def name_of(self, node: int) -> str:
+        return next((party for party, place in self.places.items() if place == node), f"node {node}")
+
+
+def is_lost(message: Message) -> bool:
+    """Whether this is Flower's answer for a message that its node will not answer, because it was restarted."""
+    from flwr.common.constant import ErrorCode
+
+    return message.has_error() and message.error.code == ErrorCode.MESSAGE_UNAVAILABLE
 
 
 def received(message: Message) -> Message | str:
