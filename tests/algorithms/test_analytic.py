@@ -209,6 +209,7 @@ def test_nothing_but_the_specified_sums_is_sent() -> None:
     assert sum("grams" in update.extra for update in seen) == 4  # once per client
 
 
+@pytest.mark.slow
 def test_a_comparison_with_an_analytic_row_is_resumed_and_shown(tmp_path: Path) -> None:
     """Its run stores the feature map; the comparison still names the encoder of the other rows."""
     from helpers.commands import fedalign

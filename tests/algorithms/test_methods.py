@@ -380,6 +380,7 @@ def test_fedrs_moves_rows_of_missing_classes_less() -> None:
     assert moved[0.5] < 0.8 * moved[1.0]
 
 
+@pytest.mark.slow
 def test_fedpu_learns_from_rows_of_other_classes() -> None:
     scores = {}
     for name in ("fedavg", "fedpu"):

@@ -247,6 +247,7 @@ def test_a_second_process_in_the_same_folder_is_refused(tmp_path: Path, capsys: 
     assert "another process is working" in capsys.readouterr().err.replace("\n", " ")
 
 
+@pytest.mark.slow
 def test_output_into_a_closed_pipe_is_quiet() -> None:
     reading, writing = os.pipe()
     os.close(reading)

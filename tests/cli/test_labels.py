@@ -58,6 +58,7 @@ def count(*more: str | Path) -> int:
     return fedalign("labels", "count", "--names", "names.txt", "--corpus", "books", "--out", "c.json", *more)
 
 
+@pytest.mark.slow
 def test_from_a_corpus_to_vectors_to_a_picture(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert count() == 0
     shown = capsys.readouterr()
@@ -147,6 +148,7 @@ def test_the_settings_are_kept_with_the_counts(place: Path) -> None:
     assert {way.window for ways in found.rule.ways for way in ways} == {10, 11}
 
 
+@pytest.mark.slow
 def test_standard_input_is_a_corpus(place: Path) -> None:
     command = ["labels", "count", "--names", "names.txt", "--corpus", "-", "--out", "c.json"]
     subprocess.run(

@@ -117,6 +117,7 @@ def test_a_key_belongs_to_one_name_and_a_name_to_one_key(kit: Path, tmp_path: Pa
         found.drop("south")
 
 
+@pytest.mark.slow
 def test_joining_shows_what_leaves_and_writes_nothing_without_approval(
     kit: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -166,6 +167,7 @@ def test_a_server_that_cannot_start_says_why(kit: Path, tmp_path: Path, capsys: 
     assert not (kit / "run").exists()
 
 
+@pytest.mark.slow
 def test_a_configuration_that_names_a_program_is_refused_before_it_runs(tmp_path: Path, config: configs.Config) -> None:
     program = tmp_path / "program.py"
     program.write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()\nfrom fedalign import Algorithm as algorithm\n")

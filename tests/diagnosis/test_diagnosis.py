@@ -67,6 +67,7 @@ def test_separated_sets_are_near_two(rng: np.random.Generator) -> None:
     assert found.mmd_p < 0.01
 
 
+@pytest.mark.slow
 def test_an_exclusive_or_of_half_planes_is_seen_by_the_curved_classifier_only(rng: np.random.Generator) -> None:
     """A symmetric difference of two linear rules: every line through it errs on half."""
     x = rng.normal(size=(1600, 2))
@@ -388,6 +389,7 @@ def test_diagnose_prints_a_verdict_and_writes_figures_and_tables(
 
 
 @pytest.mark.usefixtures("swift")
+@pytest.mark.slow
 def test_a_multi_label_run_counts_entries(runs: dict[str, Path]) -> None:
     config = tiny("fedalign", "multi", clients_per_round=4, algorithm__near=80.0)
     prepared = experiment.plan(config)

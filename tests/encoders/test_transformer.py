@@ -203,6 +203,7 @@ def test_a_key_decides_what_is_dropped_and_without_one_nothing_is() -> None:
         assert torch.equal(encoder(x, KeyedRandom(1)), encoder(x, KeyedRandom(1)))
 
 
+@pytest.mark.slow
 def test_5000_steps_need_little_more_memory_than_their_rows() -> None:
     """Attention's square is 4 heads x 5,000 x 5,000 floats = 400 MB, and training holds it four times over."""
     import resource

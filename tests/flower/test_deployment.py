@@ -43,6 +43,7 @@ def test_three_clinics_with_different_files_make_one_model(tmp_path: Path) -> No
     assert json.loads((run.out / "parties.json").read_text())["parties"] == ["east", "north", "south"]
 
 
+@pytest.mark.slow
 def test_the_result_is_that_of_the_local_engine(tmp_path: Path) -> None:
     """The same files, the same held-out rows: the same weights, bit for bit, with pseudo labels of the classes that the
     validation rows of all parties have opened."""

@@ -130,6 +130,7 @@ def test_the_graph_agrees_on_test_rows_and_on_rows_of_any_length(name: str) -> N
         assert probabilities.shape == logits.shape
 
 
+@pytest.mark.slow
 def test_the_graph_prepares_raw_rows_and_reads_missing_numbers() -> None:
     model = Model.load(run_of("machines"))
     width = len(model.inputs.graph_scaling.mean)  # type: ignore[union-attr]
@@ -139,6 +140,7 @@ def test_the_graph_prepares_raw_rows_and_reads_missing_numbers() -> None:
     assert np.abs(found - model.logits(rows).numpy()).max() < graph.TOLERANCE
 
 
+@pytest.mark.slow
 def test_the_graph_of_text_reads_documents_as_the_model_does_also_empty_and_long_ones() -> None:
     model = Model.load(run_of("clinics"))
     texts = ["", "chest pain after exercise", "fever " * 1500, "kidney stones and high blood pressure"]
@@ -146,6 +148,7 @@ def test_the_graph_of_text_reads_documents_as_the_model_does_also_empty_and_long
     assert np.abs(found - model.logits(texts).numpy()).max() < graph.TOLERANCE
 
 
+@pytest.mark.slow
 def test_the_graph_of_text_knows_pairs_of_words() -> None:
     model = Model.load(run_of("clinics", encoder__bigrams=128))
     texts = ["blood pressure high", "pressure high blood", "x"]
@@ -166,6 +169,7 @@ def test_graph_modules_equal_the_encoders_on_ragged_rows(lengths: list[int], see
     torch.testing.assert_close(found, model.logits(rows), atol=graph.TOLERANCE, rtol=0)
 
 
+@pytest.mark.slow
 def test_export_to_onnx_by_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("onnxruntime", reason="the onnx extra is not installed")
     assert fedalign("export", run_of("wearables"), "--to", "onnx", "--out", tmp_path / "out") == 0

@@ -62,6 +62,7 @@ def test_an_impossible_entry_of_a_model_is_one_sentence(model: Path, path: str, 
         read_model(model, trust_code=False)
 
 
+@pytest.mark.slow
 def test_a_small_file_cannot_make_a_model_take_gigabytes(model: Path) -> None:
     """In a process with half a gigabyte beyond what importing takes."""
     change(model, "inputs.buckets", 20_000_000)

@@ -120,6 +120,7 @@ def test_rows_that_can_be_read_only_once_get_the_same_answer(name: str) -> None:
     assert np.array_equal(model.predict_proba(row for row in rows), model.predict_proba(rows))
 
 
+@pytest.mark.slow
 def test_standard_input_and_output() -> None:
     run = str(run_of("clinics"))
     given = '{"note": "wheeze and cough", "unknown": 3}\n{"note": "dialysis"}\n'

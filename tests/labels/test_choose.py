@@ -85,6 +85,7 @@ def test_auto_takes_no_file() -> None:
         choose_source(R8, Labels(source="auto", file="mine.json"))
 
 
+@pytest.mark.slow
 def test_auto_makes_the_vectors_of_the_chosen_source() -> None:
     assert torch.equal(vectors.make(R8, 16, AUTO, 1), vectors.make(R8, 16, Labels(source="counts", file="r8"), 1))
     assert torch.equal(vectors.make(OWN, 16, AUTO, 1), vectors.make(OWN, 16, Labels(), 1))

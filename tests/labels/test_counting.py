@@ -49,6 +49,7 @@ def novel(seed: int, sentences: int) -> str:
     st.integers(50, 2000),
 )
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.slow
 def test_a_corpus_of_files_counts_as_the_plain_way_does(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -169,6 +169,7 @@ def worker(kind: Segment, by_stem: bool) -> tuple[Rule, Worker]:
 @example("İ\u0301. Lie", "sentence", False, False)  # one letter, which is an initial
 @example("go. Q\u0301 lie", "sentence", False, False)  # a capital begins a sentence
 @settings(max_examples=1000)
+@pytest.mark.slow
 def test_counts_equal_the_plain_way(text: str, kind: Segment, wrapped: bool, by_stem: bool) -> None:
     rule, counting = worker(kind, by_stem)
     data = text.replace("\x1e", " ").encode()

@@ -294,6 +294,7 @@ def test_names_file_holds_names_and_ways_to_say_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.slow
 def test_sentence_vectors_know_what_names_mean_and_keep_angles(sentence_model: None) -> None:
     names = ["FIX_walking", "FIX_running", "WATCHING_TV", "COMPUTER_WORK"]
     how = Labels(source="sentence")

@@ -251,6 +251,7 @@ def test_a_gate_that_no_class_can_pass_is_said(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_run_that_stopped_so_can_be_resumed(tmp_path: Path) -> None:
     text = """
 from fedalign.engines.local import Local, LocalEngine

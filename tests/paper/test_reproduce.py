@@ -158,6 +158,7 @@ def test_studies_share_the_runs_they_have_in_common(preset: str, tmp_path: Path)
     assert not folders("table2") & folders("table2", 1)  # runs of another length are other runs
 
 
+@pytest.mark.slow
 def test_sensitivity_varies_one_setting_at_a_time(preset: str, tmp_path: Path) -> None:
     made = studies.study("sensitivity", preset, tmp_path)
     assert {key for key, _ in made.varied} == {"clients_per_round", "training.epochs", "algorithm.near"}
@@ -174,6 +175,7 @@ def test_sensitivity_varies_one_setting_at_a_time(preset: str, tmp_path: Path) -
     assert own[0].folder == tmp_path / "tiny" / "fedavg" / "seed-3"
 
 
+@pytest.mark.slow
 def test_overrides_reach_every_run_of_a_study(preset: str, tmp_path: Path) -> None:
     made = studies.study("sensitivity", preset, tmp_path, overrides=["training.lr=0.02"])
     assert {cell.config.training.lr for cell in made.cells} == {0.02}
@@ -397,6 +399,7 @@ def test_sensitivity_draws_one_line_per_method_and_the_level_without_pseudo_labe
     assert "FedAvg" in near  # the level
 
 
+@pytest.mark.slow
 def test_runs_with_other_settings_are_neither_shown_nor_counted(
     preset: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

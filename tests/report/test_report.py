@@ -332,6 +332,7 @@ def test_local_training_is_ordinary_training_of_each_party_and_is_stored(tmp_pat
     assert begun == [sum(counts), 0]
 
 
+@pytest.mark.slow
 def test_local_training_on_other_data_is_not_compared_with_federated_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -719,6 +720,7 @@ def test_without_a_page_nothing_is_drawn(tmp_path: Path) -> None:
     assert not (tmp_path / "run" / "facts.json").exists()
 
 
+@pytest.mark.slow
 def test_drawing_changes_nothing_in_a_run(tmp_path: Path) -> None:
     for name, flag in (("with", "--report"), ("without", "--no-report")):
         assert fedalign("run", "synthetic", "--rounds", "2", flag, "--out", tmp_path / name, *QUICK) == 0
@@ -726,6 +728,7 @@ def test_drawing_changes_nothing_in_a_run(tmp_path: Path) -> None:
         assert (tmp_path / "with" / name).read_bytes() == (tmp_path / "without" / name).read_bytes()
 
 
+@pytest.mark.slow
 def test_report_measures_local_training_and_the_federated_model_of_an_old_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -738,6 +741,7 @@ def test_report_measures_local_training_and_the_federated_model_of_an_old_run(
     assert "report:" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_comparison_writes_one_page_of_all_its_runs(tmp_path: Path) -> None:
     out = tmp_path / "all"
     arguments = ["compare", "synthetic", "--algorithms", "fedavg,fedalign", "--rounds", "2", "--out", out, *QUICK]

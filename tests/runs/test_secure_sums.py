@@ -155,6 +155,7 @@ def several(folder: Path, **privacy: Any) -> Config:
 
 
 @pytest.mark.parametrize("gone", [{}, {3: [1]}])
+@pytest.mark.slow
 def test_masked_noisy_sums_are_the_plain_noisy_sums_to_the_bit(folder: Path, gone: dict[int, list[int]]) -> None:
     """Several classes per row, with and without a party that vanishes before its sums: the same draws of noise, first
     as each party's own sums, then under masks. Masked numbers are multiples of 2^-32."""

@@ -58,6 +58,7 @@ def scalars(path: Path, tag: str) -> list[int]:
 
 
 @pytest.mark.filterwarnings("ignore")  # of a large package that is not ours
+@pytest.mark.slow
 def test_mlflow_keeps_settings_and_rounds_beside_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("mlflow")
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)

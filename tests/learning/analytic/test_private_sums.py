@@ -206,6 +206,7 @@ def test_the_noise_of_a_masked_total_by_hand() -> None:
 
 
 @pytest.mark.parametrize("survivors", [[0, 1, 2, 3], [0, 2, 3]])
+@pytest.mark.slow
 def test_the_noise_of_many_masked_totals_has_the_claimed_variances(survivors: list[int]) -> None:
     """Empty files release nothing but noise. Numbers in which no constant takes part have the claimed variance."""
     source, form, draws, features = seeded_source(17), joint.form_of(CLAIMS, "multi"), 300, 6
