@@ -1,6 +1,6 @@
 """Where the time of a round goes: phases of the round, and torch's operations in one epoch of one client.
 
-python benchmarks/profile_round.py [r8-8] [--client 4]
+python benchmarks/profile_round.py [r8-8] [--client 4] [--epoch]
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from fedalign import config
 from fedalign.bench.measure import Clock
 from fedalign.engines.local import Local
 from fedalign.learning.local_training import ModelPair, train_client
-from fedalign.learning.rounds import choose
+from fedalign.learning.rounds import Plan, choose
 from fedalign.runs import experiment
+from fedalign.types import Server
 
 GROUPS = {
     "matrix products": ("aten::addmm", "aten::mm", "aten::bmm", "aten::baddbmm", "aten::addbmm"),
@@ -35,15 +36,7 @@ def group_of(name: str) -> str:
     return next((g for g, words in list(GROUPS.items())[1:] if any(w in name for w in words)), "other arithmetic")
 
 
-def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    options.add_argument("preset", nargs="?", default="r8-8")
-    options.add_argument("--client", type=int, default=4)
-    given = options.parse_args()
-    plan = experiment.plan(config.load(given.preset))
-    server, models, party = plan.start(), ModelPair(plan.model), plan.federation.parties[given.client]
-    once = plan.config.training.model_copy(update={"epochs": 1})
-
+def print_round(plan: Plan, server: Server) -> None:
     with Local().open(plan) as engine:
         chosen = choose(plan.config.seed, 1, len(plan.federation.parties), plan.config.clients_per_round)
         engine.score(server.weights)
@@ -59,6 +52,19 @@ def main() -> None:
     print(f"a round: {whole:.1f} s; training {trained:.1f} s ({busy:.1f} core-seconds), averaging {averaged:.2f} s,")
     print(f"scoring {whole - trained - averaged:.2f} s")
 
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options.add_argument("preset", nargs="?", default="r8-8")
+    options.add_argument("--client", type=int, default=4)
+    options.add_argument("--epoch", action="store_true", help="only the epoch of the client")
+    given = options.parse_args()
+    plan = experiment.plan(config.load(given.preset))
+    server, models, party = plan.start(), ModelPair(plan.model), plan.federation.parties[given.client]
+    once = plan.config.training.model_copy(update={"epochs": 1})
+
+    if not given.epoch:
+        print_round(plan, server)
     torch.set_num_threads(1)
     clock = Clock()
     train_client(plan.algorithm, models, server, party.train, {}, once, (1, 0, given.client), clock)

@@ -80,8 +80,8 @@ def toml(folder: Path, dataset: dict[str, object], **settings: str) -> Path:
     return path
 
 
-def command(*words: object) -> tuple[float, float]:
-    """(seconds, peak MB) of a command in a process of its own."""
+def command(*words: object) -> tuple[float, float, float]:
+    """(seconds, processor seconds, peak MB) of a command in a process of its own."""
     began = time.perf_counter()
     process = subprocess.Popen(
         [sys.executable, "-m", "fedalign", *map(str, words)], env={**os.environ, **QUIET}, stdout=subprocess.DEVNULL
@@ -90,7 +90,7 @@ def command(*words: object) -> tuple[float, float]:
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         raise SystemExit(f"fedalign {words[0]} ended with {process.returncode}")
-    return time.perf_counter() - began, used.ru_maxrss / 1024
+    return time.perf_counter() - began, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024
 
 
 def parties(folder: Path, size: int) -> dict[str, float]:
@@ -109,10 +109,11 @@ def parties(folder: Path, size: int) -> dict[str, float]:
         encoder__hidden="16",
         training__epochs="1",
     )
-    seconds, peak = command("run", config, "--out", out, "--no-report")
+    seconds, used, peak = command("run", config, "--out", out, "--no-report")
     times = [json.loads(line)["seconds"] for line in (out / "timing.jsonl").read_text().splitlines()]
-    drawn, _ = command("report", out)
-    return {"seconds": seconds, "a round": times[-1], "peak_mb": peak, "report": drawn}
+    _, drawn, _ = command("report", out)
+    found = {"seconds": seconds, "processor s": used, "seconds of a round": times[-1], "peak MB": peak}
+    return {**found, "report, processor s": drawn}
 
 
 def rows(folder: Path, size: int) -> dict[str, float]:
@@ -125,9 +126,12 @@ def rows(folder: Path, size: int) -> dict[str, float]:
         encoder__name='"random_features"',
         encoder__features="200",
     )
-    seconds, peak = command("run", config, "--out", out, "--no-report")
-    predicting, most = command("predict", out, path, "--out", folder / "found.csv")
-    return {"run, s": seconds, "run, MB": peak, "predict, s": predicting, "predict, MB": most}
+    found = {}
+    for name, words in (("run", ("run", config, "--no-report")), ("predict", ("predict", out, path))):
+        target = out if name == "run" else folder / "found.csv"
+        seconds, used, peak = command(*words, "--out", target)
+        found |= {f"{name}, s": seconds, f"{name}, processor s": used, f"{name}, peak MB": peak}
+    return found
 
 
 def main() -> None:
