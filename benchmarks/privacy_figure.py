@@ -29,7 +29,7 @@ def table(text: str) -> tuple[list[str], dict[str, list[tuple[float, float] | No
 
 def main() -> None:
     columns, found = table((DOCS / "privacy.md").read_text(encoding="utf-8"))
-    figure = Figure(figsize=(5.6, 3.4), layout="constrained")
+    figure = Figure(figsize=(6.4, 3.8), layout="constrained")
     axes = figure.add_subplot()
     for number, column in enumerate(columns):
         values = [(PLACES[name], cells[number]) for name, cells in found.items() if name in PLACES]
@@ -48,7 +48,7 @@ def main() -> None:
     axes.set_xlabel("epsilon at delta 1e-5, one row")
     axes.set_ylabel("F1 in percent")
     axes.set_ylim(0, 100)
-    axes.legend(loc="lower right")
+    figure.legend(loc="outside upper center", ncols=2)
     save(figure, DOCS / "privacy-f1.svg")
 
 
