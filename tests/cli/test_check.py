@@ -409,7 +409,7 @@ A, B = {"note": WORDS * 5}, {"codes": ["p;q", "q", "r", "p"] * 5}
 UNLIKE: list[tuple[dict[str, dict[str, list[Any]]], str]] = [
     (
         {"a.csv": A | B, "b.csv": A | B, "nocol.csv": A | {"sex": ["f", "m"] * 10}},
-        "nocol.csv has no column 'codes' (the other 2 have); add it, or move the file away",
+        "nocol.csv has no column 'codes' (the other 2 have); rename or add it there, or move the file away",
     ),
     (
         {"a.csv": A | B, "b.csv": A | {"CODES": B["codes"]}},
@@ -417,15 +417,24 @@ UNLIKE: list[tuple[dict[str, dict[str, list[Any]]], str]] = [
     ),
     (
         {"a.csv": A | B, "b.csv": A | B, "c.csv": A | B, "d.csv": A, "e.csv": A},
-        "d.csv, e.csv have no column 'codes' (the other 3 have); add it, or move the file away",
+        "d.csv, e.csv have no column 'codes' (the other 3 have); rename or add it there, or move the file away",
     ),
     (
         {"a.csv": A | B, "b.csv": A | B, "c.csv": B | {"remark": WORDS * 5}},
-        "c.csv has no column 'note' (the other 2 have); add it, or move the file away",
+        "c.csv has no column 'note' (the other 2 have); rename or add it there, or move the file away",
     ),
     (
         {"a.csv": A | B, "b.csv": B | {"Note": WORDS * 5}},
         "b.csv has no column 'note' (the other has); rename 'Note' there",
+    ),
+    (
+        {
+            "a.csv": {"x": [1.5, 2.5] * 10, "finding": ["mildew", "rot"] * 10, "remark": ["by Joe", "by Ana"] * 10},
+            "b.csv": {"x": [1.5, 2.5] * 10, "finding": ["mites", None] * 10},
+            "c.csv": {"x": [1.5, 2.5] * 10, "diagnosis": ["rot", "mites"] * 10},
+        },
+        "no column of class names has the same name in all files (it may be finding, remark in a.csv; finding in "
+        "b.csv; diagnosis in c.csv); rename it, so that it has one name",
     ),
     (
         {"a.csv": B | {"temp": [36.5, 37] * 10}, "b.csv": B | {"temp": ["high", "low"] * 10}},

@@ -97,6 +97,43 @@ def test_the_column_that_may_name_the_party_is_suggested(tmp_path: Path, capsys:
     assert detect(tmp_path / "all.csv", {"client": "owner"}).parties == 4
 
 
+# --- words for an empty cell ------------------------------------------------------------------------------------------
+
+
+def test_init_takes_words_beside_numbers_for_empty_cells_and_says_where(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each party has its own word; dates and remarks are text, and no input."""
+    for name, gap in (("east", "n/a"), ("west", "-")):
+        x = [gap if i % 9 == 0 else f"{i % 7}.5" for i in range(40)]
+        table = {"day": [f"{i % 28 + 1:02d}.03.2025" for i in range(40)], "x": x, "activity": ["sit", "run"] * 20}
+        write(tmp_path / f"{name}.csv", table)
+    assert fedalign("init", tmp_path) == 0
+    shown = capsys.readouterr().out
+    assert "missing = -, n/a  (beside numbers, for example x in west.csv)" in shown
+    assert "features = x  (numbers in every file; left out: day (text))" in shown
+    toml = (tmp_path / "fedalign.toml").read_text()
+    assert 'missing = ["-", "n/a"]' in toml
+    assert '# missing = ["NA"]' not in toml
+    assert fedalign("check", tmp_path) == 0
+    assert "ready to train" in capsys.readouterr().out
+
+
+def test_a_column_of_words_that_also_holds_none_is_no_column_of_numbers(tmp_path: Path) -> None:
+    table = {
+        "x": [0.5, 1.5] * 10,
+        "grade": ["none", "mild"] * 10,
+        "level": ["1", "none"] * 10,
+        "activity": ["a", "b"] * 10,
+    }
+    write(tmp_path / "a.csv", table)
+    found = detect(tmp_path, {"label": "activity"})
+    write(tmp_path / "a.csv", table | {"activity": ["1", "2", "3", "none"] * 5})
+    assert "missing" not in detect(tmp_path, {}).options  # a class may be called none
+    assert "missing" not in found.options  # a mark and a word are not numbers with gaps
+    assert found.options["features"] == ["x"]
+
+
 # --- none of these ----------------------------------------------------------------------------------------------------
 
 
@@ -110,6 +147,23 @@ def test_init_sees_rows_with_none_of_the_classes_and_uses_them(sites: Path, caps
     assert "each has a class of another party" in (sites / "fedalign.toml").read_text()
     assert config.load(str(sites)).algorithm.name == "analytic"
     assert config.load(str(sites), ["algorithm.name=fedalign"]).algorithm.options["complement"] is True
+
+
+def test_a_class_that_may_mean_the_rest_is_noted_with_what_to_write(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, own in (("a", "run"), ("b", "walk")):
+        write(tmp_path / f"{name}.csv", {"x": [0.5, 1.5] * 10, "activity": ["sit", own, "other", None] * 5})
+    assert fedalign("init", tmp_path) == 0
+    assert fedalign("check", tmp_path) == 0
+    note = "'other' is one class of a.csv, b.csv; if it means none of the party's own classes, write other = \"other\""
+    assert note in " ".join(capsys.readouterr().err.split())
+    toml = tmp_path / "fedalign.toml"
+    toml.write_text(toml.read_text().replace('other = "none of these"', 'other = "other"'))
+    assert fedalign("check", tmp_path) == 0
+    shown = capsys.readouterr()
+    assert "3 classes" in shown.out
+    assert "other" not in shown.err
 
 
 def test_init_sets_no_option_where_every_row_has_a_class(tmp_path: Path) -> None:

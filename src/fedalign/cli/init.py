@@ -30,6 +30,7 @@ ABOUT = {
     "label": "the column with the class name; empty: not looked at",
     "labels": "the column with the class names; empty: not looked at",
     "separator": "between the names",
+    "missing": "texts that mean an empty cell, also in the labels",
     "label_prefix": "columns whose names begin like this are classes: 1 or yes, 0 or no, empty not looked at",
 }
 
@@ -193,7 +194,7 @@ def _label_choices(detected: Detected) -> list[str]:
 
 
 def _input_choices(detected: Detected) -> list[str]:
-    empty = ["# texts that mean an empty cell, also in the labels", '# missing = ["NA"]']
+    empty = [] if "missing" in detected.options else [remark(ABOUT["missing"]), '# missing = ["NA"]']
     settings = detected.kind.suggested(detected.rows)
     return [text for comment, key, value in settings for text in (remark(comment), line(key, value))] + empty
 

@@ -20,6 +20,8 @@ from fedalign.labels.people import looks_like_a_person
 
 NOTHING = {"na", "n a", "nan", "null", "none", "unknown", "missing"}  # normalised names that often mean an empty cell
 
+REST = {"other", "others", "other class", "something else", "rest", "the rest", "misc", "miscellaneous", "none of them"}
+
 
 def check_names(holdings: Sequence[Holding], findings: Findings) -> tuple[tuple[str, ...], tuple[Near, ...]]:
     """The common list of class names and similar pairs in it; reports names that are spelt differently."""
@@ -164,6 +166,20 @@ def check_empty_names(holdings: Sequence[Holding], findings: Findings) -> None:
     none = next((name for name in files if normalised(name) == "none"), "")
     fix += f", or other = {json.dumps(none)} if it means none of the classes" if none else ""
     findings.note(f"a class here, and a no for every other class in its rows: {named}; {fix}")
+
+
+def check_rest_names(holdings: Sequence[Holding], findings: Findings) -> None:
+    """Reports class names that often mean none of the party's own classes, which is another class at each party."""
+    files: dict[str, list[str]] = {}
+    for holding in holdings:
+        for name in holding.classes:
+            if normalised(name) in REST:
+                files.setdefault(name, []).append(holding.records.file)
+    for name, where in files.items():
+        findings.note(
+            f"'{printable(name)}' is one class of {listed(where)}; if it means none of the party's own classes, write "
+            f"other = {json.dumps(name)} under [dataset]"
+        )
 
 
 def check_people(names: Sequence[str], findings: Findings) -> None:

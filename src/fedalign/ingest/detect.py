@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from fedalign.errors import UserError
-from fedalign.ingest.detect_labels import check_same_columns, detect_labels, label_columns
+from fedalign.ingest.detect_labels import check_same_columns, detect_labels, label_columns, likely_labels
 from fedalign.ingest.formats import Table, called_test, open_table, sources_in, stem
 from fedalign.ingest.identifiers import identifier_reason
-from fedalign.ingest.profile import first_texts, profile_file
+from fedalign.ingest.profile import first_texts, profile_file, texts_for_nothing
 from fedalign.inputs import ColumnProfile, FileProfile, FilesProfile, InputKind, kinds
 from fedalign.inputs.profile import DOCUMENT, IDENTIFIER, listed
 
@@ -66,6 +66,11 @@ def detect_columns(files: Sequence[Path], hints: Mapping[str, str], client: str,
     why: dict[str, str] = {}
     tables = [open_table(file) for file in files]
     profiles = [profile_file(table) for table in tables]
+    nothing = texts_for_nothing(profiles, likely_labels(tables, hints))
+    if nothing:
+        options["missing"] = list(nothing)
+        why["missing"] = f"beside numbers, for example {next(iter(nothing.values()))}"
+        profiles = [profile_file(table, list(nothing)) for table in tables]
     counts = [max((found.filled for found in one.columns.values()), default=0) for one in profiles]
     parties = len(files)
     if not one_per_party:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedalign.errors import UserError, quoted
+from fedalign.errors import UserError, printable, quoted
 from fedalign.ingest.formats import Table
 from fedalign.ingest.profile import SEPARATORS
 from fedalign.inputs import ColumnProfile, FileProfile
@@ -18,6 +18,7 @@ LABEL = re.compile(
 LABELS = re.compile(
     r"(labels|classes|targets|codes|icd_?codes|tags|diagnoses|topics|categories|activities|faults)", re.I
 )
+SHOWN = 4  # files in a message
 FEW = 60  # different texts that a column of class names may hold
 
 
@@ -55,6 +56,8 @@ def detect_labels(
     if len(one) != 1:
         one = [column for column in flat if all(_like_names(found[column]) for found in looks)]
     if len(one) != 1:
+        if not one:
+            _check_one_name(tables, looks, client)
         raise UserError(
             "cannot tell which column holds the classes; add --label COLUMN for one class per row or --labels COLUMN "
             "for several, or for one column per class write a TOML with dataset.label_prefix or dataset.label_columns "
@@ -64,6 +67,13 @@ def detect_labels(
     texts = len({text for found in looks for text in found[one[0]].texts})
     why["labels" if separator else "label"] = f"{texts} different texts"
     return {"labels": one[0], "separator": separator} if separator else {"label": one[0]}
+
+
+def likely_labels(tables: Sequence[Table], hints: Mapping[str, str]) -> set[str]:
+    """The columns that are named like labels, or that a hint names."""
+    columns = {column for table in tables for column in table.columns}
+    named = {hints.get("label"), hints.get("labels")}
+    return {column for column in columns if column in named or LABEL.fullmatch(column) or LABELS.fullmatch(column)}
 
 
 def label_columns(tables: Sequence[Table], labels: Mapping[str, Any]) -> set[str]:
@@ -82,9 +92,24 @@ def check_same_columns(candidates: Sequence[str], tables: Sequence[Table]) -> No
         having = len(tables) - len(without)
         if without and (having > len(without) or (having >= len(without) and all(other))):
             have = f"the other {having} have" if having > 1 else "the other has"
-            fix = f"rename {quoted(other[0])} there" if other[0] else "add it, or move the file away"
+            fix = f"rename {quoted(other[0])} there" if other[0] else "rename or add it there, or move the file away"
             who = listed([table.file for table in without]) + (" has" if len(without) == 1 else " have")
             raise UserError(f"{who} no column {quoted(column)} ({have}); {fix}")
+
+
+def _check_one_name(tables: Sequence[Table], looks: Sequence[Mapping[str, ColumnProfile]], client: str) -> None:
+    """Raises UserError if every file has a column like class names, under names that differ between files."""
+    likely = {
+        table.file: [c for c, look in found.items() if c != client and (LABEL.fullmatch(c) or _like_names(look))]
+        for table, found in zip(tables, looks, strict=True)
+    }
+    if len(tables) > 1 and all(likely.values()):
+        shown = [f"{listed(columns)} in {printable(file)}" for file, columns in list(likely.items())[:SHOWN]]
+        more = ", ..." if len(likely) > SHOWN else ""
+        raise UserError(
+            f"no column of class names has the same name in all files (it may be {'; '.join(shown)}{more}); rename it, "
+            "so that it has one name"
+        )
 
 
 def _other_capitals(column: str, table: Table) -> str:

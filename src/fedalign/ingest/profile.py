@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
 import polars as pl
 
+from fedalign.errors import printable
 from fedalign.ingest.formats import MARKS, Batch, Ragged, Table
 from fedalign.ingest.formats.cells import Cells
 from fedalign.inputs import ColumnProfile, FileProfile, raw
 
 BATCHES = 4  # of a file that are read
 SEPARATORS = (";", "|")
+NOTHING = {"n/a", "#n/a", "na", "nan", "null", "none", "nil", "missing", "unknown", "-", "--", "?", "."}
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+NUMBERS = 3  # different numbers in a column of numbers that has words for nothing
 LIST = re.compile(r"\s*\[\s*[-\d\[]")  # the beginning of a list of numbers
 
 
@@ -25,11 +29,35 @@ def first_texts(table: Table, column: str) -> list[str]:
     return [text for batch in batches for text in batch.text(column)]
 
 
-def profile_file(table: Table) -> FileProfile:
-    """The profiles of a file's columns; arrays of series are listed with the names of their channels."""
+def profile_file(table: Table, missing: Sequence[str] = ()) -> FileProfile:
+    """The profiles of a file's columns; arrays of series are listed with the names of their channels. The texts in
+    `missing` mean an empty cell."""
     columns = [column for column in table.columns if column not in table.channels]
-    batches = list(itertools.islice(table.batches(columns, lambda problem: None), BATCHES)) if columns else []
+    read = table.batches(columns, lambda problem: None, missing)
+    batches = list(itertools.islice(read, BATCHES)) if columns else []
     return FileProfile(table.file, {column: _profile(batches, column) for column in columns}, table.channels)
+
+
+def texts_for_nothing(profiles: Sequence[FileProfile], labels: Collection[str]) -> dict[str, str]:
+    """The texts that mean an empty cell in columns of numbers, and where each occurs first. In columns of labels such a
+    text may be a class."""
+    found: dict[str, str] = {}
+    for one in profiles:
+        for column, look in one.columns.items():
+            for text in () if look.numeric or column in labels else _gaps(look.texts):
+                found.setdefault(text, f"{printable(column)} in {printable(one.file)}")
+    return dict(sorted(found.items()))
+
+
+def _gaps(texts: Collection[str]) -> list[str]:
+    """The texts that are words for nothing, if all others are numbers and there are enough of these."""
+    gaps = []
+    for text in texts:
+        if text.lower() in NOTHING:
+            gaps.append(text)
+        elif not NUMBER.fullmatch(text):
+            return []
+    return gaps if len(texts) - len(gaps) >= NUMBERS else []
 
 
 def _profile(batches: Sequence[Batch], column: str) -> ColumnProfile:

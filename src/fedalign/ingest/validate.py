@@ -34,6 +34,7 @@ def look(files: Files, encoder: Any = None) -> ValidationReport:
     checks.check_classes(holdings, names, counts, owned, files.min_positives, findings)
     if reading.style != "columns":
         checks.check_empty_names(holdings, findings)
+        checks.check_rest_names(holdings, findings)
         checks.check_lists(names, findings)
     checks.check_people(names, findings)
     checks.check_identifiers(holdings, reading, findings)
