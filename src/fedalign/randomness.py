@@ -27,6 +27,13 @@ def torch_generator(*key: int | str) -> torch.Generator:
     return torch.Generator().manual_seed(int(state) & 0x7FFF_FFFF_FFFF_FFFF)
 
 
+def normal(*size: int, generator: torch.Generator) -> Tensor:
+    """Standard normal numbers. On the meta device only a shape: to draw there, torch would first import its compiler,
+    which takes seconds."""
+    numbers = torch.empty(*size)
+    return numbers if numbers.is_meta else numbers.normal_(generator=generator)
+
+
 @contextmanager
 def seeded(*key: int | str) -> Iterator[None]:
     """Seeds torch's global generator by the key, for modules that use no other, and restores it afterwards."""

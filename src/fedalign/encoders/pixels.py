@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from fedalign.encoders.random_features import bounded
 from fedalign.errors import UserError
 from fedalign.inputs import Shape
-from fedalign.randomness import KeyedRandom
+from fedalign.randomness import KeyedRandom, normal
 from fedalign.types import Rows
 
 FAINT = 0.1  # added to a patch's deviation, so that the noise of a plain area is not amplified
@@ -70,7 +70,8 @@ class PixelsEncoder(nn.Module):
         kernels = max(options.features // (2 * self.grid**2), 1)
         self.dim = 2 * kernels * self.grid**2 + self.channels * self.coarse.grid**2
         width = self.channels * self.patch**2
-        filters = F.normalize(torch.randn(kernels, width, generator=generator), dim=1)
+        filters = normal(kernels, width, generator=generator)
+        filters = filters if filters.is_meta else F.normalize(filters, dim=1)
         self.register_buffer("filters", filters)
         self.register_buffer("weight", filters.clone())
         self.register_buffer("offset", torch.zeros(kernels))

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fedalign.encoders._nothing_to_fit import NothingToFit
 from fedalign.errors import UserError
 from fedalign.inputs import Shape
-from fedalign.randomness import KeyedRandom
+from fedalign.randomness import KeyedRandom, normal
 from fedalign.types import Rows
 
 CLIP = 5.0  # deviations; a sensor that reports nonsense must not decide the fit
@@ -50,9 +50,12 @@ class RandomFeaturesEncoder(NothingToFit):
         self.dim = max(options.features, columns)
         drawn = self.dim - columns
         scale = options.width * columns**-0.5
-        self.register_buffer("weight", torch.randn(drawn, columns, generator=generator) * scale)
-        bias = torch.rand(drawn, generator=generator)
-        self.register_buffer("bias", bias * 2 * math.pi if options.kind == "fourier" else 2 * bias - 1)
+        weight, bias = normal(drawn, columns, generator=generator), torch.rand(drawn, generator=generator)
+        if not weight.is_meta:  # else only shapes are wanted
+            weight = weight * scale
+            bias = bias * 2 * math.pi if options.kind == "fourier" else 2 * bias - 1
+        self.register_buffer("weight", weight)
+        self.register_buffer("bias", bias)
 
     @torch.no_grad()
     def forward(self, x: Rows, noise: KeyedRandom | None = None) -> Tensor:

@@ -15,7 +15,7 @@ from fedalign.encoders import _packed, _plain
 from fedalign.encoders._products import Precision, products
 from fedalign.errors import UserError
 from fedalign.inputs import Shape
-from fedalign.randomness import KeyedRandom, levels
+from fedalign.randomness import KeyedRandom, levels, normal
 from fedalign.types import Rows, Sequences
 
 
@@ -61,7 +61,7 @@ class TransformerEncoder(nn.Module):
 
         # the starting values are those of nn.Embedding, nn.Linear and nn.TransformerEncoderLayer
         if self.tokens:
-            self.embedding = nn.Parameter(torch.empty(shape.size[0], d).normal_(generator=generator))
+            self.embedding = nn.Parameter(normal(shape.size[0], d, generator=generator))
         else:
             self.embedding = uniform(d, shape.size[0], bound=shape.size[0] ** -0.5)
             self.embedding_bias = uniform(d, bound=shape.size[0] ** -0.5)
