@@ -46,7 +46,7 @@ def test_the_example_of_the_python_page_runs() -> None:
     exec(compile(example, "docs/python.md", "exec"), {})
 
 
-@pytest.mark.parametrize(("page", "name"), [("README.md", "Halved"), ("CONTRIBUTING.md", "FedProx")])
+@pytest.mark.parametrize(("page", "name"), [("README.md", "ShortVectors"), ("CONTRIBUTING.md", "FedProx")])
 def test_the_methods_that_the_guides_show_run(tmp_path: Path, page: str, name: str) -> None:
     from fedalign import config
     from fedalign.runs import experiment
