@@ -120,6 +120,10 @@ class Deployment:
         lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
         return [json.loads(line) for line in lines if line.endswith("\n")]
 
+    def answered(self) -> int:
+        """How many rounds had at least one reply."""
+        return sum(len(line.get("refused", {})) < len(FILES) for line in self.records())
+
     def start(self, run: Commands, name: str) -> None:
         run.start(name, *(("server", "kit") if name == "server" else ("party", name)))
 
@@ -145,9 +149,9 @@ class Deployment:
         return f"the command of {name}"
 
     def another_round(self, run: Commands, known: int) -> bool:
-        """Waits until a round ends after `known` rounds; whether it did in time."""
+        """Waits until a round with a reply ends after `known` of them; whether it did in time."""
         deadline = time.monotonic() + PATIENCE
-        while len(self.records()) <= known:
+        while self.answered() <= known:
             if time.monotonic() > deadline or run.running["server"].poll() not in (None, 0):
                 return False
             time.sleep(0.05)
@@ -161,10 +165,10 @@ class Deployment:
                 self.start(run, name)
             time.sleep(self.random.random() * START)
             while tried < kills:
-                before = len(self.records())
                 if run.running["server"].poll() is not None:
                     return passed, kills, f"the server ended: {run.said('server')[-500:]}"
                 killed = self.kill(run, kind)
+                before = self.answered()  # a round that ended before the kill is no evidence
                 if not killed:
                     time.sleep(0.2)
                     continue

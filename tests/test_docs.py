@@ -113,7 +113,7 @@ def test_a_tutorial_runs_as_it_stands_there(name: str, tmp_path: Path, monkeypat
             title = re.search(r'title="([^"]+)"', language)
             if title:
                 (tmp_path / title.group(1)).write_text(text, encoding="utf-8")
-            exec(compile(text, f"{name}.md", "exec"), {"__name__": f"docs_{executed}"})
+            exec(compile(text, f"{name}.md", "exec", dont_inherit=True), {"__name__": f"docs_{executed}"})
             executed += 1
     assert executed == TUTORIALS[name]
 

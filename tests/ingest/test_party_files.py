@@ -338,6 +338,8 @@ def test_parties_that_do_not_fit_are_named() -> None:
     agreed = Agreement(task="single", label_names=("x",), inputs=Features(scaling=Scaling.identity(["p"])))
     with pytest.raises(UserError, match="'y' is not among the agreed label names"):
         agreed.places(["y"])
+    grown = agreed.model_copy(update={"label_names": ("x", "y")})  # a party joined with a new class
+    assert grown.places(["y", "x"]) == [1, 0]
 
 
 def moments(width: int) -> Moments:

@@ -6,7 +6,7 @@ This module does not import the code that reads files: a deployed party needs th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
+from functools import lru_cache
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
@@ -60,11 +60,13 @@ class Agreement(_Message):
         """The positions of a party's own names in the common list."""
         aliases = Aliases(self.aliases)
         keys = [normalised(aliases.resolve(name)) for name in names]
+        place = _places(self.label_names)
         for key, name in zip(keys, names, strict=True):
-            if key not in self._place:
+            if key not in place:
                 raise UserError(f"{name!r} is not among the agreed label names; ask for it to be added")
-        return [self._place[key] for key in keys]
+        return [place[key] for key in keys]
 
-    @cached_property
-    def _place(self) -> dict[str, int]:
-        return {normalised(name): i for i, name in enumerate(self.label_names)}
+
+@lru_cache(maxsize=8)  # one party after another asks; not kept in the agreement, whose copies may have other names
+def _places(label_names: tuple[str, ...]) -> dict[str, int]:
+    return {normalised(name): i for i, name in enumerate(label_names)}
