@@ -79,7 +79,7 @@ def test_a_mistake_has_a_code_a_message_and_a_hint(
     found = envelope(capsys)
     assert found["data"] == {}
     assert found["error"]["code"] == code
-    assert found["error"]["message"].startswith(message)
+    assert found["error"]["message"].casefold().startswith(message.casefold())  # typer's versions differ in case
     assert found["error"]["hint"].startswith(hint)
 
 
