@@ -313,7 +313,7 @@ def test_a_worker_that_dies_is_said(shards: list[Path], monkeypatch: pytest.Monk
     from fedalign.labels.corpus import workers
 
     monkeypatch.setattr(cooccurrence, "SMALL", 0)
-    monkeypatch.setattr(sources, "PIECE", 1000)
+    monkeypatch.setattr(sources, "PIECE", 100)  # so many that this process cannot count all before the others begin
     monkeypatch.setattr(workers.sys, "executable", "/bin/true")
     with pytest.raises(UserError, match="a counting process died, perhaps for lack of memory; try --workers 1"):
-        cooccurrence.count(cooccurrence.rule(NAMES, "sentence"), shards, workers=2)
+        cooccurrence.count(cooccurrence.rule(NAMES, "sentence"), shards, workers=4)
