@@ -10,8 +10,7 @@ from __future__ import annotations
 import json
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +24,7 @@ from fedalign.errors import UserError
 from fedalign.labels import choose, counts, graph, sentence
 from fedalign.labels import names as label_names
 from fedalign.randomness import numpy_generator, torch_generator
+from fedalign.system.cores import one_thread
 from fedalign.system.files import write_atomically
 
 if TYPE_CHECKING:
@@ -261,14 +261,3 @@ def adapter(names: Sequence[str], dim: int, how: Labels, seed: int) -> tuple[Ten
     if width == dim:
         return found, torch.eye(dim)
     return found, _columns(width, dim, seed).T * (width / dim if width > dim else 1.0) ** 0.5
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Limits torch to one thread, so that sums have one order and every process gets the same bits."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -17,6 +17,7 @@ from fedalign.learning.algorithm import Algorithm
 from fedalign.learning.model import DualEncoder
 from fedalign.learning.replies import Reason, Rejection, in_full, reject_reason
 from fedalign.randomness import numpy_generator
+from fedalign.system.cores import one_thread
 from fedalign.types import Arrays, Federation, ReplySpec, Server, Update, size_of
 
 if TYPE_CHECKING:
@@ -100,8 +101,9 @@ def rounds(plan: Plan, engine: Engine, server: Server, done: int = 0) -> Iterato
         chosen = algorithm.participants(server)
         if chosen is None:
             chosen = choose(config.seed, number, len(federation.parties), config.clients_per_round)
-        spec = algorithm.reply_spec(server, number)
-        replies, rejected = accept_replies(engine.train(server, number, chosen), spec, plan)
+        found = engine.train(server, number, chosen)
+        with one_thread():
+            replies, rejected = accept_replies(found, algorithm.reply_spec(server, number), plan)
         sent = size_of(server.weights) + size_of(server.extra)
         suspected: Mapping[int, str] = {}
         missed = missed + 1 if len(replies) < config.min_clients else 0

@@ -65,7 +65,8 @@ def clipped(server: Server, updates: Sequence[Update], times: float) -> list[Upd
         for name, moved in change.items():
             before = server.weights[name]
             factor = by_class.view(-1, *[1] * (before.dim() - 1)) if name in server.class_arrays else by
-            weights[name] = torch.where(factor < 1, before + factor * moved, update.weights[name])
+            if bool((factor < 1).any()):
+                weights[name] = torch.where(factor < 1, before + factor * moved, update.weights[name])
         extra = {name: value * by_extra for name, value in update.extra.items()}
         result.append(replace(update, weights=weights, extra=extra))
     return result
