@@ -1,4 +1,5 @@
-"""Three parties with encoders of their own on R8: each party's F1 alone, together, and with one common encoder.
+"""Three parties with encoders of their own on R8: each party's F1 alone, together, and with one common encoder; the
+model distilled from theirs, and the analytic solution, which uses no encoder of theirs.
 
 python benchmarks/own_encoders.py --rounds 10 --seeds 3
 """
@@ -6,6 +7,7 @@ python benchmarks/own_encoders.py --rounds 10 --seeds 3
 from __future__ import annotations
 
 import argparse
+import json
 import tempfile
 import time
 from collections.abc import Iterator
@@ -21,7 +23,7 @@ from fedalign.runs import experiment
 
 SETTINGS = ["partition.clients=3", "partition.classes_per_client=4", "partition.cover=true", "clients_per_round=3"]
 SMALL = Choice(name="transformer", dim=64, heads=2, feedforward=32)
-WAYS = ("alone", "together", "common small encoder")
+WAYS = ("alone", "together", "common small encoder", "analytic")
 
 
 def main() -> None:
@@ -51,14 +53,25 @@ def main() -> None:
 def scores(settings: config.Config, data: Any, own: dict[str, Choice], way: str) -> Iterator[dict[str, Any]]:
     """F1 of each party, over all classes and over its own."""
     mine = settings.encoder.model_dump()
-    if way in ("alone", "together"):  # from the same first weights and with the same batches
-        yield from run(settings, data, EncoderChoice(**mine, parties=own), way == "together")["parties"]
+    if way == "alone":  # from the same first weights and with the same batches
+        yield from run(settings, data, EncoderChoice(**mine, parties=own), exchange=False)["parties"]
+    elif way == "together":
+        result = run(settings, data, EncoderChoice(**mine, parties=own, distilled=True))
+        print("distilled:", json.dumps(result["distilled"]["chosen"]))
+        yield from result["parties"]
+        yield from of_all(data, "distilled", result["distilled"]["f1"], result["distilled"]["class_f1"])
     else:
-        result = run(settings, data, EncoderChoice(**SMALL.model_dump()))
-        f1 = [row["f1"] for row in result["classes"]]
-        for party in data.parties:
-            own_f1 = mean(f1[c] for c in party.train.classes.nonzero().flatten().tolist())
-            yield {"name": party.name, "encoder": "common", "f1": result["last"]["f1"], "own_f1": own_f1}
+        if way == "analytic":
+            settings = config.complete(settings.model_copy(update={"algorithm": Choice(name="analytic")}))
+        result = run(settings, data, EncoderChoice(**(mine if way == "analytic" else SMALL.model_dump())))
+        yield from of_all(data, "common", result["last"]["f1"], [row["f1"] for row in result["classes"]])
+
+
+def of_all(data: Any, encoder: str, f1: float, by_class: list[float]) -> Iterator[dict[str, Any]]:
+    """The scores of one model for each party."""
+    for party in data.parties:
+        own_f1 = mean(by_class[c] for c in party.train.classes.nonzero().flatten().tolist())
+        yield {"name": party.name, "encoder": encoder, "f1": f1, "own_f1": own_f1}
 
 
 def run(settings: config.Config, data: Any, encoder: EncoderChoice, exchange: bool = True) -> dict[str, Any]:

@@ -58,13 +58,12 @@ class EncoderChoice(Choice):
     """The encoder, and other ones for some parties: `[encoder.parties.north]` with `name = "tfidf"`."""
 
     parties: dict[str, Choice] = {}
+    distilled: bool = False  # with parties: also learn one common model from theirs
 
     @model_serializer(mode="wrap")
     def _without_nobody(self, inner: SerializerFunctionWrapHandler) -> dict[str, Any]:
         found: dict[str, Any] = inner(self)
-        if not self.parties:
-            found.pop("parties", None)
-        return found
+        return {key: value for key, value in found.items() if value or key not in ("parties", "distilled")}
 
 
 def names(folder: str) -> list[str]:

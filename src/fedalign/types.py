@@ -26,6 +26,16 @@ def size_of(arrays: Arrays) -> int:
     return sum(array.numel() * array.element_size() for array in arrays.values())
 
 
+def with_prefix(arrays: Arrays, prefix: str) -> Arrays:
+    """The arrays with a prefix before every name."""
+    return {prefix + name: value for name, value in arrays.items()}
+
+
+def under_prefix(arrays: Arrays, prefix: str) -> Arrays:
+    """The arrays whose names have the prefix, without it."""
+    return {name[len(prefix) :]: value for name, value in arrays.items() if name.startswith(prefix)}
+
+
 @dataclass(frozen=True)
 class Sequences:
     """Rows of different length, stored flat: token ids or time steps of features, no padding."""

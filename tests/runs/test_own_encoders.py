@@ -19,6 +19,7 @@ from fedalign.errors import UserError
 from fedalign.inference.export.graph import graph_of
 from fedalign.learning.local_training import ModelPair, train_client
 from fedalign.learning.own_encoders import OWN, load_own
+from fedalign.learning.rounds import Round
 from fedalign.report import single_party, tables
 from fedalign.report.facts import Rebuilder, complete_facts
 from fedalign.report.load import read
@@ -160,6 +161,49 @@ def test_the_command_prints_and_draws_a_score_per_party(run: Path) -> None:
     assert drawn.note.endswith(tables.NOTE_MODELS)
 
 
+def test_a_distilled_model_is_that_of_the_folder_and_the_parties_keep_theirs(run: Path, tmp_path: Path) -> None:
+    folder, changes = tmp_path / "distilled", [word for one in SETTINGS for word in ("--set", one)]
+    with redirect_stdout(io.StringIO()) as shown:
+        changes += ["--set", "encoder.distilled=true"]
+        assert fedalign("run", "synthetic", *changes, "--no-report", "--out", folder) == 0
+    found = json.loads((folder / "result.json").read_text())
+    assert found["parties"] == json.loads((run / "result.json").read_text())["parties"]  # nothing of theirs changes
+    assert found["rounds"] == 2 + 3  # statistics, sums, losses
+    assert f"distilled model, linear on tfidf: F1 {100 * found['distilled']['f1']:.2f}" in shown.getvalue()
+    model, test = load_model(folder, False, lambda message: None), experiment.federation(settings()).test
+    assert test is not None
+    decided = model.logits_of_prepared(test.x).argmax(1)
+    assert float((test.y.argmax(1) == decided).double().mean()) == pytest.approx(found["distilled"]["accuracy"])
+    rows, given = model.inputs.trial(np.random.default_rng(1), 3, 5)
+    exported = graph_of(model)(*map(torch.from_numpy, given.values()))[0]
+    torch.testing.assert_close(exported, model.logits_of_prepared(rows), atol=1e-4, rtol=1e-4)
+    stored_run = read(folder)
+    complete_facts(stored_run, Rebuilder())
+    drawn = tables.party_table(stored_run)
+    assert drawn is not None
+    assert f"The distilled model has {100 * found['distilled']['f1']:.1f} over all classes." in drawn.note
+    with redirect_stdout(io.StringIO()):
+        assert fedalign("run", folder, "--resume", "--no-report") == 0
+    assert json.loads((folder / "result.json").read_text()) == found
+
+
+def test_a_distilled_run_that_stops_between_exchanges_resumes_to_the_same_model(tmp_path: Path) -> None:
+    class Stop(Exception):
+        pass
+
+    def stop(now: Round, seconds: float) -> None:
+        if now.number == 4:
+            raise Stop
+
+    wanted = settings("encoder.distilled=true")
+    whole = experiment.run(wanted, tmp_path / "whole")
+    with pytest.raises(Stop):
+        experiment.run(wanted, tmp_path / "parts", callbacks=RunCallbacks(on_round=stop))
+    assert experiment.run(wanted, tmp_path / "parts", resume=True) == whole
+    one, other = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "parts"))
+    assert one == other
+
+
 def test_a_party_trained_alone_has_its_own_encoder(run: Path) -> None:
     plan = experiment.plan(settings())
     single = single_party.local_only_plan(plan, 2, 1)
@@ -178,11 +222,10 @@ def test_what_does_not_fit_is_one_sentence() -> None:
         experiment.plan(settings("engine.name=flower"))
     with pytest.raises(UserError, match=r"\[privacy\] protects runs with one encoder"):
         experiment.plan(settings("privacy.epsilon=1"))
-    plan = experiment.plan(settings())
-    away = replace(plan.federation.parties[0].train, x=torch.zeros(0, 0))
-    elsewhere = [replace(plan.federation.parties[0], train=away)]
-    with pytest.raises(UserError, match=r"a deployment has one encoder for all parties"):
-        experiment.plan(settings(), replace(plan.federation, parties=elsewhere))
+    with pytest.raises(UserError, match=r"encoder\.distilled is for parties with encoders of their own; add"):
+        experiment.plan(config.load("synthetic", ["encoder.distilled=true"]))
+    with pytest.raises(UserError, match=r"encoder\.distilled"):
+        settings("encoder.distilled=perhaps")
 
 
 def test_a_party_may_have_a_module_of_its_own_and_a_run_from_elsewhere_runs_none(tmp_path: Path) -> None:
@@ -207,8 +250,11 @@ def test_a_party_may_have_a_module_of_its_own_and_a_run_from_elsewhere_runs_none
 def test_an_unfinished_run_has_no_model_and_a_finished_one_names_its_parties(run: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"has a model of its own; name one"):
         load_model(run, False, lambda message: None)
-    shutil.copytree(run, tmp_path / "run", ignore=shutil.ignore_patterns("parties"))
-    with pytest.raises(UserError, match=r"has no model yet, because each party gets its own; resume it with"):
+    shutil.copytree(run, tmp_path / "run", ignore=shutil.ignore_patterns("parties", "result.json"))
+    with pytest.raises(UserError, match=r"has no model, because each party gets its own; resume it with"):
+        load_model(tmp_path / "run", False, lambda message: None)
+    shutil.copy(run / "result.json", tmp_path / "run")  # as the server of a deployment has it
+    with pytest.raises(UserError, match=r"because each party gets its own; the parties keep theirs"):
         load_model(tmp_path / "run", False, lambda message: None)
 
 

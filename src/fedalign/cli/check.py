@@ -136,7 +136,7 @@ def show_what_leaves(path: Path, given: Path | None, party: str) -> None:
 
 
 def print_leaving(found: Preview, path: Path) -> None:
-    from fedalign.flower.preview import CAVEATS, NEVER
+    from fedalign.flower.preview import CAVEATS
 
     offer = found.offer
     output.print(f"[bold]What leaves this machine when {escape(printable(path.name))} takes part[/]", soft_wrap=True)
@@ -168,8 +168,8 @@ def print_leaving(found: Preview, path: Path) -> None:
     for sentence in found.privacy:
         output.print(f"  {escape(sentence)}", soft_wrap=True)
     output.print("\n[bold]What never leaves[/]")
-    for sentence in NEVER:
-        output.print(f"  {sentence}", soft_wrap=True)
+    for sentence in found.never:
+        output.print(f"  {escape(sentence)}", soft_wrap=True)
     output.print("\n[bold]To keep in mind[/]")
     for sentence in CAVEATS:
         output.print(f"  {sentence}", soft_wrap=True)

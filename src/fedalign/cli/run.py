@@ -176,6 +176,10 @@ def print_result(result: dict[str, Any], out: Path, drawn: bool) -> None:
             output.print(f"mean of the last {tail['rounds']} of {result['rounds']} rounds: {means}")
     if "parties" in result:
         print_parties(result["parties"], out)
+    if "distilled" in result:
+        found = result["distilled"]
+        scores = f": F1 {100 * found['f1']:.2f}, accuracy {100 * found['accuracy']:.2f}" if "f1" in found else ""
+        output.print(f"distilled model, linear on {found['encoder']}{scores}")
     output.print(f"run folder: {escape(str(out))}", soft_wrap=True)
     suggest("fedalign report", out, *(["--open"] if drawn else []))
 

@@ -25,6 +25,7 @@ def schema() -> dict[str, Any]:
     # `[encoder.parties.NAME]` holds another encoder; its options are checked when the file is read
     for rule in found["properties"]["encoder"]["allOf"]:
         rule["then"]["properties"]["parties"] = {"type": "object", "additionalProperties": {"type": "object"}}
+        rule["then"]["properties"]["distilled"] = {"type": "boolean", "default": False}
     # `[when.fedprox]` holds sections that apply to one algorithm only
     # a plugin's section there has no name of its own, so its options are checked when the file is read
     sections = {

@@ -99,7 +99,8 @@ def complete(config: Config) -> Config:
             continue
         filled[section] = _filled(kind, getattr(config, section))
     parties = {name: _filled("encoders", choice) for name, choice in config.encoder.parties.items()}
-    filled["encoder"] = EncoderChoice(**filled["encoder"].model_dump(), parties=parties)
+    distilled = config.encoder.distilled
+    filled["encoder"] = EncoderChoice(**filled["encoder"].model_dump(), parties=parties, distilled=distilled)
     return config.model_copy(update=filled)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from fedalign.config import Config
 from fedalign.flower.party import binding
-from fedalign.flower.preview import CAVEATS, NEVER, Preview, preview
+from fedalign.flower.preview import CAVEATS, Preview, preview
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,11 @@ class Consent:
         for part, shape in self.leaving.counts.items():
             found.append(f"counts of hits and misses on {part} rows: {' x '.join(map(str, shape))} numbers")
         found += self.leaving.privacy
-        return [*found, *(f"never: {text}" for text in NEVER[:2]), *(f"note: {text}" for text in CAVEATS[:1])]
+        return [
+            *found,
+            *(f"never: {text}" for text in self.leaving.never[: 3 if self.leaving.own_encoder else 2]),
+            *(f"note: {text}" for text in CAVEATS[:1]),
+        ]
 
 
 def consent_for(data: Path, config: Config, party: str) -> Consent:

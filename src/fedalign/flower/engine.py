@@ -46,7 +46,8 @@ class DeployedEngine:
     ) -> None:
         self.plan, self.transport, self.roster, self.out = plan, transport, roster, out
         # sums are of the classes that were agreed on before them
-        self.extend = extend and not plan.algorithm.fixed_features
+        self.settled = plan.algorithm.fixed_features or plan.config.encoder.distilled
+        self.extend = extend and not self.settled
         self.evaluate_every = evaluate_every
         self.on_visit = lambda client: None
         self.number = 0
@@ -123,7 +124,7 @@ class DeployedEngine:
                 raise NewClassesError(offer, new)
             else:
                 words = ", ".join(map(ascii, new))
-                fix = "" if self.plan.algorithm.fixed_features else ", or set new_classes = 'extend'"
+                fix = "" if self.settled else ", or set new_classes = 'extend'"
                 self.transport.refuse(node, f"{party!a} brings new classes ({words}); start a new run{fix}")
 
     def holds(self, client: int, server: Server) -> bool:

@@ -6,7 +6,7 @@ import datetime
 import ipaddress
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import tomli_w
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from cryptography.x509 import Certificate, GeneralName
 
 SERVER_ONLY = ("path", "parties", "client", "test_file", "aliases")  # of the data set's options
+C = TypeVar("C", bound=Choice)
 AUTHORITY = "fedalign trial authority"
 AUTHORITY_DAYS = 365  # so that a server's certificate can be renewed without a new invitation
 APP = '''"""The ServerApp and the ClientApp of the run, for Flower."""
@@ -32,16 +33,19 @@ __all__ = ["client_app", "server_app"]
 
 def for_parties(config: Config) -> Config:
     """Returns the configuration without what only a simulation needs: each party reads its own file."""
-    copies = {
-        key: choice.model_copy(update={"name": f"./{Path(choice.name).name}"})
-        for key, choice in (("algorithm", config.algorithm), ("encoder", config.encoder))
-        if choice.name.endswith(".py")  # every machine has a copy where its SuperNode or SuperLink is started
-    }
-    config = config.model_copy(update=copies)
+    encoder = beside(config.encoder)
+    own = {party: beside(choice) for party, choice in config.encoder.parties.items()}
+    changes = {"algorithm": beside(config.algorithm), "encoder": encoder.model_copy(update={"parties": own})}
+    config = config.model_copy(update=changes)
     if config.dataset.name != "files":
         return config
     kept = {key: value for key, value in config.dataset.options.items() if key not in SERVER_ONLY or key == "aliases"}
     return config.model_copy(update={"dataset": Choice(name="files", **kept)})
+
+
+def beside(choice: C) -> C:
+    """Returns the choice with its program, if it is one, where each machine starts its SuperNode or SuperLink."""
+    return choice.model_copy(update={"name": f"./{Path(choice.name).name}"}) if choice.name.endswith(".py") else choice
 
 
 def write_app(folder: Path, config: Config, **settings: str | int | float | bool) -> Path:
@@ -183,7 +187,9 @@ def write_kit(folder: Path, config: Config, parties: Sequence[str], host: str, p
     if folder.exists() and any(folder.iterdir()):
         raise UserError(f"{folder} exists already and is not empty; give another folder")
     from fedalign.labels.names import allowed
+    from fedalign.runs.own_encoders import check_names
 
+    check_names(config, parties)
     for party in parties:
         if not allowed(party).replace("-", "").replace("_", "").isalnum():
             raise UserError(f"party name {party!a} is used as a file name here; use letters, digits, - and _")

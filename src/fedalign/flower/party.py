@@ -20,6 +20,7 @@ from fedalign.data.cache import Prepared
 from fedalign.errors import UserError
 from fedalign.flower import messages
 from fedalign.flower.kit import SERVER_ONLY
+from fedalign.flower.party_model import federation_of, keep_model, own_models, scored_model
 from fedalign.flower.party_privacy import (
     Answers,
     Asked,
@@ -34,10 +35,13 @@ from fedalign.ingest.offer import Agreement
 from fedalign.learning import metrics, scoring
 from fedalign.learning.algorithm import Algorithm
 from fedalign.learning.local_training import ModelPair, train_client
+from fedalign.learning.model import DualEncoder
+from fedalign.learning.own_encoders import OwnEncoders
 from fedalign.privacy.secure_sums.identity import Identity
 from fedalign.runs import experiment
+from fedalign.runs.own_encoders import sharing_class_vectors
 from fedalign.system.files import stem, write_atomically
-from fedalign.types import Arrays, Examples, Federation, Party, Sequences, Server, Update, size_of
+from fedalign.types import Arrays, Examples, Sequences, Server, Update, size_of
 
 if TYPE_CHECKING:
     from flwr.app import RecordDict
@@ -188,6 +192,9 @@ def answer(kind: str, content: RecordDict, text: str, node: Mapping[str, Any]) -
             )
             algorithm = own_part(algorithm, setup.config, setup.data, setup.name, identity, asked)
         parts = setup.parts(agreed)
+        if isinstance(algorithm, OwnEncoders):
+            client = int(content["task"]["client"])
+            models = own_models(setup.config, agreed, models.model, setup.name, client, parts["train"])
         (train if kind == "train" else score)(setup, algorithm, models, parts, content, reply)
         echo = {key: content["task"][key] for key in ("run", "round", "nonce")}
         messages.put_text(reply, "echo", {**echo, "party": setup.name})
@@ -200,10 +207,11 @@ def built(text: str, agreed_text: str) -> tuple[Algorithm, ModelPair]:
     """Algorithm and model from the configuration. Class vectors come with the weights, so no label file is needed."""
     config = configs.sections(tomllib.loads(text))
     algorithm = experiment.algorithm_of(config)
-    agreed = Agreement.model_validate_json(agreed_text)
-    nobody: list[Party] = []
-    data = Federation(agreed.task, agreed.label_names, nobody, agreed.inputs)
-    config = experiment.with_feature_map(config, agreed.inputs, len(agreed.label_names))
+    data = federation_of(Agreement.model_validate_json(agreed_text))
+    if config.encoder.parties:
+        algorithm = sharing_class_vectors(algorithm, config, data)
+    else:
+        config = experiment.with_feature_map(config, data.inputs, len(data.label_names))
     blank = config.model_copy(update={"labels": config.labels.model_copy(update={"source": "random", "file": ""})})
     return algorithm, ModelPair(experiment.model(blank, data, algorithm.head))
 
@@ -263,9 +271,17 @@ def score(
     if asked and not setup.config.thresholds and not own:
         raise UserError("the server asks for counts at thresholds; ask its operators to set thresholds = true for all")
     held = {name: parts[name] for name in ("test", "validation") if name in parts}
+    model = models.start.load(weights)
+    if isinstance(algorithm, OwnEncoders):
+        state = store.of(int(content["task"]["counted"]), model.class_arrays, len(model.anchors()))
+        model = scored_model(algorithm, models, weights, state, parts["train"].classes)
+        agreed = Agreement.model_validate_json(messages.text_of(content, "task", "agreed"))
+        decided = asked.get("test")
+        decided = decided if decided is not None and decided.dim() == 1 else None
+        keep_model(setup.folder, setup.config, agreed, algorithm, setup.name, model, decided)
 
     def counts() -> Arrays:
-        return {name: count(models, weights, rows, asked.get(name)) for name, rows in held.items()}
+        return {name: count(model, rows, asked.get(name)) for name, rows in held.items()}
 
     if setup.config.privacy.protected:
         found = counted_once(Answers(store.folder), algorithm, weights, parts["train"].classes, counts)
@@ -274,9 +290,8 @@ def score(
     messages.put(reply, "counts", found)
 
 
-def count(models: ModelPair, weights: Arrays, rows: Examples, thresholds: torch.Tensor | None) -> torch.Tensor:
+def count(model: DualEncoder, rows: Examples, thresholds: torch.Tensor | None) -> torch.Tensor:
     """(C, 4) counts at 0.5 or at one threshold per class (C,), or (T, C, 4) for a grid of thresholds (T, 1 or C)."""
-    model = models.start.load(weights)
     logits = scoring.logits(model, rows.x)
     if thresholds is not None and thresholds.dim() == 2:
         return metrics.count_at(logits, rows.y, rows.known, thresholds)

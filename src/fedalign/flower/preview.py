@@ -59,6 +59,13 @@ class Preview:
     privacy: tuple[str, ...] = ()  # the noise that is added, and what the release costs
     refused: str = ""  # why the ledger allows no further release; one that was made may be sent again
     own_vectors: tuple[str, ...] = ()  # arrays with vectors of this party's classes only, whatever the others have
+    own_encoder: str = ""  # the party's encoder where encoders differ
+
+    @property
+    def never(self) -> tuple[str, ...]:
+        """What never leaves."""
+        kept = f"the weights of its encoder, {self.own_encoder}, and the model that it predicts with"
+        return (*NEVER[:2], kept, *NEVER[2:]) if self.own_encoder else NEVER
 
     def table(self) -> dict[str, Any]:
         """For a program."""
@@ -75,11 +82,12 @@ class Preview:
             found
             | {
                 "counts": {name: list(shape) for name, shape in self.counts.items()},
-                "never": list(NEVER),
+                "never": list(self.never),
                 "caveats": list(CAVEATS),
             }
             | ({"privacy": list(self.privacy)} if self.privacy else {})
             | ({"own classes only": list(self.own_vectors)} if self.own_vectors else {})
+            | ({"own encoder": self.own_encoder} if self.own_encoder else {})
         )
 
 
@@ -107,7 +115,7 @@ def preview(path: Path, config: Config, party: str) -> Preview:
         shapes[GRID] = (len(metrics.GRID), len(agreed.label_names), 4)
     needs_class_f1 = algorithm.needs_class_f1(agreed.task) and "validation" in parts
     labelled = labelled_rows(parts["train"], agreed.task)
-    replies = algorithm.reply_specs(server, parts["train"])
+    replies, own = algorithm.reply_specs(server, parts["train"]), config.encoder.parties
     return Preview(
         offered,
         replies,
@@ -117,6 +125,7 @@ def preview(path: Path, config: Config, party: str) -> Preview:
         len(agreed.label_names),
         *protection(algorithm, models.model, config, path, party, parts["train"].classes),
         own_vectors=tuple(models.model.class_arrays) if algorithm.own_class_vectors else (),
+        own_encoder=own.get(party, config.encoder).name if own else "",
     )
 
 

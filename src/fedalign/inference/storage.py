@@ -32,6 +32,12 @@ def write_model(folder: Path, arrays: Arrays, card: ModelCard) -> None:
     write_atomically(folder / CARD, card.as_json())
 
 
+def stored_thresholds(thresholds: torch.Tensor | None) -> tuple[float, ...] | None:
+    """Thresholds for a card: the shortest decimals that give the same float32. A rare class may have one far below
+    0.0001."""
+    return None if thresholds is None else tuple(float(str(t)) for t in thresholds.numpy())
+
+
 def with_program(card: ModelCard, folder: Path) -> ModelCard:
     """Copies the encoder's Python file into the folder, if the encoder is one, and returns a card that names the copy.
 

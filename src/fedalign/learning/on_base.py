@@ -22,7 +22,18 @@ from fedalign.learning.analytic import choose, priors
 from fedalign.learning.local_training import labelled_rows
 from fedalign.learning.model import DualEncoder, Head, LabelEncoder
 from fedalign.learning.replies import Rejection
-from fedalign.types import Arrays, ArraySpec, Examples, ReplySpec, Server, Task, Update, Visit
+from fedalign.types import (
+    Arrays,
+    ArraySpec,
+    Examples,
+    ReplySpec,
+    Server,
+    Task,
+    Update,
+    Visit,
+    under_prefix,
+    with_prefix,
+)
 
 MIX = 1.0  # how much the trained encoder counts; 0 while the solution decides alone
 RATE = 0.2  # of training.lr: at the full rate clients drift, and the solution's lead is lost after a few rounds
@@ -84,7 +95,7 @@ class OnBase(Algorithm):
         return self.then.shared(model)
 
     def summary(self, server: Server) -> dict[str, Any]:
-        found = dict(self.first.summary(replace(server, state=_group(server.state, BASE))))
+        found = dict(self.first.summary(replace(server, state=under_prefix(server.state, BASE))))
         if "losses" in server.state:
             alone, trained = server.state["losses"].tolist()
             found |= {"kept": "trained" if trained < alone else "analytic solution"}
@@ -92,7 +103,7 @@ class OnBase(Algorithm):
         return found
 
     def warnings(self, server: Server, label_names: Sequence[str]) -> list[str]:
-        found = self.first.warnings(replace(server, state=_group(server.state, BASE)), label_names)
+        found = self.first.warnings(replace(server, state=under_prefix(server.state, BASE)), label_names)
         if "losses" in server.state and not server.state["losses"][1] < server.state["losses"][0]:
             alone, trained = server.state["losses"].tolist()
             found.append(
@@ -105,7 +116,7 @@ class OnBase(Algorithm):
         phase = Phase(int(visit.received[PHASE]))
         if phase is Phase.SOLVING:
             view = replace(visit, model=solution_of(visit.model), start=solution_of(visit.start))
-            return self.first.local_update(replace(view, received=_group(visit.received, BASE)))
+            return self.first.local_update(replace(view, received=under_prefix(visit.received, BASE)))
         if phase is Phase.TRAINING:
             for model in (visit.model, visit.start):
                 model.data_encoder.mix.fill_(MIX)  # type: ignore[operator]
@@ -119,7 +130,7 @@ class OnBase(Algorithm):
         later = self.then.start(model, num_clients)
         begun = self.first.start(solution_of(model), num_clients)
         # the same names in every phase, so that a checkpoint of any phase can be recognised
-        extra = {**later.extra, **_named(begun.extra, BASE), PHASE: torch.tensor([int(Phase.SOLVING)])}
+        extra = {**later.extra, **with_prefix(begun.extra, BASE), PHASE: torch.tensor([int(Phase.SOLVING)])}
         extra[PRIOR] = torch.zeros(0)  # unknown
         return Server(model.arrays(), num_clients, model.class_arrays, extra, begun.state, later.returned)
 
@@ -128,7 +139,7 @@ class OnBase(Algorithm):
         if phase is Phase.SOLVING:
             solved = self.first.server_step(solution_of(model), _solving(server), updates)
             server = replace(server, weights=with_solution(server.weights, solved.weights), state=solved.state)
-            server = replace(server, extra={**server.extra, **_named(solved.extra, BASE)})
+            server = replace(server, extra={**server.extra, **with_prefix(solved.extra, BASE)})
             return self._begin(model, server) if self.first.finished(solved) else server
         if phase is Phase.TRAINING:
             return self._after_round(model, server, updates)
@@ -138,7 +149,7 @@ class OnBase(Algorithm):
         """The sums are no longer needed; what was chosen is kept for the summary."""
         begun = self.then.start(model.clone().load(server.weights), server.num_clients)
         small = {name: value for name, value in server.state.items() if not name.endswith(("/grams", "/class_sums"))}
-        state = {**begun.state, **_named(small, BASE), "rounds": torch.zeros(1, dtype=torch.int64)}
+        state = {**begun.state, **with_prefix(small, BASE), "rounds": torch.zeros(1, dtype=torch.int64)}
         if "thresholds" in server.state:
             state["thresholds"] = server.state["thresholds"].clone()
         extra = {**server.extra, **begun.extra, PHASE: torch.tensor([int(Phase.TRAINING)])}
@@ -149,7 +160,7 @@ class OnBase(Algorithm):
     def _after_round(self, model: DualEncoder, server: Server, updates: Sequence[Update]) -> Server:
         stepped = self.then.server_step(model, _training(server), updates)
         weights = {**stepped.weights, MIXED: torch.tensor(MIX)}
-        before = _group(stepped.state, MEAN)
+        before = under_prefix(stepped.state, MEAN)
         mean = {
             name: MEMORY * before.get(name, weights[name]) + (1 - MEMORY) * weights[name] for name in server.returned
         }
@@ -211,7 +222,7 @@ def with_solution(weights: Arrays, solution: Arrays) -> Arrays:
 
 def _solving(server: Server) -> Server:
     """The server as the analytic method sees it."""
-    weights, extra = solution_arrays(server.weights), _group(server.extra, BASE)
+    weights, extra = solution_arrays(server.weights), under_prefix(server.extra, BASE)
     return replace(server, weights=weights, class_arrays=tuple(NAMES), extra=extra, returned=())
 
 
@@ -219,14 +230,6 @@ def _training(server: Server) -> Server:
     """The server as the method on top sees it."""
     own = {name: value for name, value in server.extra.items() if not name.startswith(BASE)}
     return replace(server, extra={name: value for name, value in own.items() if name not in (PHASE, PRIOR)})
-
-
-def _named(arrays: Arrays, prefix: str) -> Arrays:
-    return {prefix + name: value for name, value in arrays.items()}
-
-
-def _group(arrays: Arrays, prefix: str) -> Arrays:
-    return {name[len(prefix) :]: value for name, value in arrays.items() if name.startswith(prefix)}
 
 
 def measured(visit: Visit) -> Arrays:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor, ones_like, where
 
@@ -94,6 +94,7 @@ class OwnEncoders(Algorithm):
         return self.then.observe(server, class_f1)
 
 
+@runtime_checkable
 class OwnModels(Protocol):
     """An engine that knows each client's own model."""
 

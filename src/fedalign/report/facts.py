@@ -151,7 +151,7 @@ def data_changed(run: StoredRun, plan: Plan) -> bool:
 def load_weights(run: StoredRun) -> tuple[int, Arrays]:
     """Returns (round, weights) of a run: the final model, or the newest checkpoint of an unfinished run."""
     path = run.folder / "model.safetensors"
-    if run.finished and path.is_file():
+    if run.finished and path.is_file() and "distilled" not in run.result:  # a model with an encoder of its own
         try:
             return (run.records[-1]["round"] if run.records else 0), load_file(path)
         except (OSError, SafetensorError) as error:

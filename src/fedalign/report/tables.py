@@ -151,6 +151,9 @@ def party_table(run: StoredRun) -> Table | None:
                 row.append(percent_cell(after))
         rows.append(row)
     note = NOTE_GAINS + (NOTE_LOCAL if measured else "") + (NOTE_MODELS if models else "")
+    distilled = run.result.get("distilled")
+    if isinstance(distilled, dict) and (f1 := number(distilled.get("f1"))) is not None:
+        note += f" The distilled model has {100 * f1:.1f} over all classes."
     note += first_of(MOST_ROWS, len(found))
     return Table("gains", columns, rows, note, 3 if models else 2)
 

@@ -12,35 +12,31 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.nn import functional as F
 
 from fedalign import registry
 from fedalign.config import Config
 from fedalign.data import partition
 from fedalign.data.downloads import data_folder
-from fedalign.encoders.stacked import stacked_vectors
 from fedalign.errors import UserError
-from fedalign.inputs import InputKind, Shape
-from fedalign.labels import choose, vectors
+from fedalign.labels import choose
 from fedalign.labels.notices import notices
 from fedalign.learning.aggregation import promise
 from fedalign.learning.algorithm import Algorithm
 from fedalign.learning.client_state import ClientStates
-from fedalign.learning.model import AdaptedLabelEncoder, DualEncoder, LabelEncoder, random_rows, simplex_rows
 from fedalign.learning.on_base import OnBase
 from fedalign.learning.rounds import Engine, Plan, rounds
-from fedalign.randomness import torch_generator
 from fedalign.runs import own_encoders, protection
 from fedalign.runs.callbacks import RunCallbacks as RunCallbacks
 from fedalign.runs.callbacks import both as both
 from fedalign.runs.folder import RunFolder
+from fedalign.runs.models import model as model
+from fedalign.runs.models import with_feature_map as with_feature_map
 from fedalign.runs.results import finish
 from fedalign.system import device
 from fedalign.system.memory import running_out_named
 from fedalign.types import Examples, Federation, Pool, Sequences, elsewhere
 
 LESS_MEMORY = "give fewer rows, fewer classes or a smaller encoder, or resume the run on a machine with more memory"
-PRIVATE_FEATURES = 200  # of a feature map with noise: more features have more noise in all
 
 
 def load(config: Config) -> Pool | Federation:
@@ -92,6 +88,8 @@ def plan(config: Config, data: Federation | None = None) -> Plan:
         sharing = own_encoders.sharing_class_vectors(algorithm_of(config), config, data)
         common = model(config, data, sharing.head)
         return Plan(config, data, sharing, common, own_encoders.models(config, data, common))
+    if config.encoder.distilled:
+        raise UserError("encoder.distilled is for parties with encoders of their own; add [encoder.parties.NAME]")
     algorithm = protection.simulated(algorithm_of(config), config, data)
     config = with_feature_map(config, data.inputs, len(data.label_names))
     return Plan(config, data, algorithm, model(config, data, algorithm.head))
@@ -119,62 +117,6 @@ def algorithm_of(config: Config) -> Algorithm:
     first: Algorithm = registry.build("algorithms", found.base, asked)
     clip, robust = found.clip_updates, found.robust
     return OnBase(first=first, then=found, rounds=config.rounds, clip_updates=clip, robust=robust)
-
-
-def with_feature_map(config: Config, inputs: InputKind, classes: int) -> Config:
-    """The configuration with a fixed feature map for this kind of rows, if the algorithm needs one and its encoder is
-    none: instead of the encoder, or stacked with it."""
-    algorithm = registry.build("algorithms", config.algorithm.name, config.algorithm.options)
-    if not algorithm.fixed_features and algorithm.base == "none":
-        return config
-    options = registry.build("encoders", config.encoder.name, config.encoder.options)
-    if getattr(options, "fixed", False) or getattr(options, "stacked", False):
-        if algorithm.base != "none" and not getattr(options, "stacked", False):
-            raise UserError(f"algorithm.base needs an encoder that is trained; {config.encoder.name} is not")
-        return config
-    name = inputs.feature_map
-    if not name:
-        raise UserError(f"there is no fixed feature map for {inputs.rows_called}; choose another algorithm.name")
-    chosen = registry.build("encoders", name, {})
-    filled = {key: getattr(chosen, key) for key in registry.option_names(type(chosen))}
-    if config.privacy.on and "features" in filled:
-        filled["features"] = PRIVATE_FEATURES
-    found = registry.EncoderChoice(name=name, **filled)
-    if algorithm.base != "none":
-        if not registry.is_own("encoders", config.encoder.name):
-            raise UserError(f"algorithm.base works with the encoders {', '.join(registry.names('encoders'))}")
-        trained = config.encoder.model_dump(mode="json")
-        found = registry.EncoderChoice(
-            name="stacked", trained=trained, fixed_map={"name": name, **filled}, classes=classes
-        )
-    return config.model_copy(update={"encoder": found})
-
-
-def model(config: Config, data: Federation, head: str) -> DualEncoder:
-    """The model before the first round: the same data encoder for every algorithm of a seed."""
-    shape: Shape = data.inputs.shape
-    options = registry.build("encoders", config.encoder.name, config.encoder.options)
-    encoder = options.build(shape, torch_generator(config.seed, "encoder"))
-    classes, dim = len(data.label_names), encoder.dim
-    stacked = getattr(options, "stacked", False)
-    normalised = data.task == "single" if config.labels.normalise is None else config.labels.normalise
-    if config.labels.adapter and head == "names":
-        if stacked:
-            raise UserError("labels.adapter does not go with algorithm.base; remove one of them")
-        adapted = vectors.adapter(data.label_names, dim, config.labels, config.seed)
-        return DualEncoder(encoder, AdaptedLabelEncoder(*adapted, normalise=normalised), data.task)
-    dim -= classes if stacked else 0  # class vectors have an entry for each score
-    normalise = False
-    if head in ("linear", "rows"):
-        rows = random_rows(classes, dim, torch_generator(config.seed, "head"))
-    elif head == "simplex":
-        rows = simplex_rows(classes, dim, torch_generator(config.seed, "head"))
-    else:
-        how = config.labels if head == "names" else config.labels.model_copy(update={"source": "random"})
-        rows, normalise = vectors.make(data.label_names, dim, how, config.seed), normalised
-    if stacked:
-        rows, normalise = stacked_vectors(F.normalize(rows, dim=1)), False
-    return DualEncoder(encoder, LabelEncoder(rows, bias=head == "linear", normalise=normalise), data.task)
 
 
 def run(

@@ -6,7 +6,7 @@
     result.json         final and per-class scores
     report.html         the report, made from the files above and facts.json, alone.json, diagnosis/
     parties/NAME/       a party's model, if parties have encoders of their own
-    model.safetensors   with labels.json: label names, task, inputs, encoder
+    model.safetensors   with labels.json: label names, task, inputs, encoder; of such parties, the distilled model
     checkpoint/         see runs/checkpoint.py
 
 Every file is written under a temporary name and renamed, so a run that is killed at any moment can be resumed.
@@ -97,7 +97,8 @@ class RunFolder:
             config = config.model_copy(update={"labels": labels})
         if config.algorithm.name != stored.algorithm.name:
             return config
-        if _ends_by_itself(config) and not getattr(registry.find("encoders", config.encoder.name), "fixed", False):
+        fixed = getattr(registry.find("encoders", config.encoder.name), "fixed", False)
+        if _ends_by_itself(config) and not fixed and not config.encoder.parties:
             config = config.model_copy(update={"encoder": stored.encoder})
         return config
 
@@ -223,7 +224,7 @@ class RunFolder:
 def _ends_by_itself(config: Config) -> bool:
     """Whether the method decides how many rounds it takes."""
     method = registry.build("algorithms", config.algorithm.name, config.algorithm.options)
-    return bool(method.fixed_features or method.base != "none")
+    return bool(method.fixed_features or method.base != "none" or config.encoder.distilled)
 
 
 def _differences(ours: Any, theirs: Any, path: str = "") -> Iterator[str]:

@@ -1,41 +1,41 @@
 """Runs of parties with encoders of their own, `[encoder.parties]`: their models, scores and files.
 
-There is no common model. Each party's model is stored in `parties/NAME` of the run's folder.
+Each party's model is stored in `parties/NAME` of the run's folder. There is no common model, unless one is distilled.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from torch import Tensor
 
 from fedalign import registry
 from fedalign.config import Config
 from fedalign.errors import UserError, nearest, quoted
-from fedalign.inference.card import Encoder, ModelCard
-from fedalign.inference.storage import write_model
-from fedalign.learning import metrics
+from fedalign.inference.card import Encoder, Head, ModelCard
+from fedalign.inference.storage import stored_thresholds, write_model
+from fedalign.learning import metrics, scoring
 from fedalign.learning.algorithm import Algorithm
+from fedalign.learning.distillation import Distillation
 from fedalign.learning.model import DualEncoder
 from fedalign.learning.own_encoders import OwnEncoders, OwnModels
-from fedalign.learning.rounds import Engine, Plan
+from fedalign.learning.rounds import Plan
+from fedalign.learning.scoring import threads
 from fedalign.randomness import torch_generator
-from fedalign.registry import Choice
-from fedalign.types import Arrays, Examples, Federation
+from fedalign.registry import Choice, EncoderChoice
+from fedalign.runs.models import model as first_model
+from fedalign.runs.models import with_feature_map
+from fedalign.types import Arrays, Examples, Federation, Server, elsewhere
 
 FOLDER = "parties"
 
 
 def sharing_class_vectors(algorithm: Algorithm, config: Config, data: Federation) -> OwnEncoders:
     """The algorithm for encoders that differ. Raises UserError for what does not fit them."""
-    if any(isinstance(party.train.x, Tensor) and party.train.x.shape == (0, 0) for party in data.parties):
-        raise UserError("a deployment has one encoder for all parties; remove [encoder.parties]")
-    names = [party.name for party in data.parties]
-    for name in config.encoder.parties:
-        if name not in names:
-            raise UserError(f"encoder.parties names the party {quoted(name)}{nearest(name, names)}")
+    if data.parties:  # else this is a party, which knows no other
+        check_names(config, [party.name for party in data.parties])
     if algorithm.fixed_features or algorithm.base != "none":
         raise UserError(
             f"{config.algorithm.name} needs one encoder for all parties; remove [encoder.parties] or choose "
@@ -45,13 +45,35 @@ def sharing_class_vectors(algorithm: Algorithm, config: Config, data: Federation
         raise UserError("[privacy] protects runs with one encoder for all parties; remove [encoder.parties]")
     if config.engine.name != "local":
         raise UserError("encoders that differ between parties run with engine.name = 'local' only")
-    return OwnEncoders(then=algorithm, clip_updates=algorithm.clip_updates, robust=algorithm.robust)
+    shared: dict[str, Any] = {"then": algorithm, "clip_updates": algorithm.clip_updates, "robust": algorithm.robust}
+    if not config.encoder.distilled:
+        return OwnEncoders(**shared)
+    asked = {"refinements": 0, "robust": "off" if algorithm.robust == "off" else "auto"}
+    analytic = registry.build("algorithms", "analytic", asked)
+    student = first_model(student_config(config, data), data, analytic.head)
+    return Distillation(**shared, analytic=analytic, student=student, rounds=config.rounds)
+
+
+def check_names(config: Config, parties: Sequence[str]) -> None:
+    """Refuses an encoder of a party that does not take part."""
+    for name in config.encoder.parties:
+        if name not in parties:
+            raise UserError(f"encoder.parties names the party {quoted(name)}{nearest(name, parties)}")
+
+
+def student_config(config: Config, data: Federation) -> Config:
+    """The configuration of the distilled model: `[encoder]` if it is a fixed map, else that of this kind of rows."""
+    encoder = EncoderChoice(name=config.encoder.name, **config.encoder.options)
+    plain = config.model_copy(update={"algorithm": Choice(name="analytic"), "encoder": encoder})
+    return with_feature_map(plain, data.inputs, len(data.label_names))
 
 
 def models(config: Config, data: Federation, common: DualEncoder) -> tuple[DualEncoder, ...]:
-    """The model of each party before the first round. All have the class vectors of the common model."""
+    """The model of each party before the first round, unless its rows are on another machine."""
+    if any(elsewhere(party.train) for party in data.parties):
+        return ()
     return tuple(
-        _model(choice_of(config, party.name, common), data, common, party.train, config.seed, place)
+        first_party_model(config, data, common, party.name, place, party.train)
         for place, party in enumerate(data.parties)
     )
 
@@ -68,9 +90,13 @@ def choice_of(config: Config, party: str, common: DualEncoder) -> Choice:
     return Choice(name="projected", inner=found.model_dump(mode="json"), dim=width)
 
 
-def _model(choice: Choice, data: Federation, common: DualEncoder, rows: Examples, seed: int, place: int) -> DualEncoder:
+def first_party_model(
+    config: Config, data: Federation, common: DualEncoder, party: str, place: int, rows: Examples
+) -> DualEncoder:
+    """The model of a party before the first round. It has the class vectors of the common model."""
+    choice = choice_of(config, party, common)
     options: Any = registry.build("encoders", choice.name, choice.options)
-    encoder = options.build(data.inputs.shape, torch_generator(seed, "encoder", place))
+    encoder = options.build(data.inputs.shape, torch_generator(config.seed, "encoder", place))
     width = common.label_encoder.weight.shape[1]
     if encoder.dim != width:  # a module of the user's own
         raise UserError(
@@ -83,10 +109,9 @@ def _model(choice: Choice, data: Federation, common: DualEncoder, rows: Examples
 
 
 def finish(
-    prepared: Plan, engine: Engine, weights: Arrays, thresholds: Tensor | None, folder: Path, card: ModelCard
+    prepared: Plan, models: OwnModels, weights: Arrays, thresholds: Tensor | None, folder: Path, card: ModelCard
 ) -> list[dict[str, Any]]:
     """Writes each party's model. Returns their scores for result.json."""
-    models = cast(OwnModels, engine)
     counts = models.scores_by_client(weights, thresholds)
     names = folder_names([party.name for party in prepared.federation.parties])
     found = []
@@ -100,6 +125,24 @@ def finish(
         one: dict[str, Any] = {"name": party.name, "encoder": name, "model": f"{FOLDER}/{path.name}"}
         found.append(one if counts is None else one | scores_of(counts[place], prepared, party.train.classes))
     return found
+
+
+def finish_distilled(prepared: Plan, server: Server, card: ModelCard) -> tuple[Arrays, ModelCard, dict[str, Any]]:
+    """(the weights of the distilled model, its card, its scores for result.json)."""
+    assert isinstance(prepared.algorithm, Distillation)
+    student, thresholds, chosen = prepared.algorithm.distilled(server)
+    encoder = student_config(prepared.config, prepared.federation).encoder
+    parts = {"encoder": Encoder(**encoder.model_dump(mode="json")), "head": Head(bias=True, normalise=False)}
+    card = card.model_copy(update={**parts, "thresholds": stored_thresholds(thresholds)})
+    found: dict[str, Any] = {"encoder": encoder.name, "chosen": chosen}
+    test = prepared.federation.test
+    if test is not None:
+        with threads() as pool:
+            logits = scoring.logits(student, test.x, pool)
+        counts = metrics.count(metrics.decide(logits, student.task, thresholds), test.y, test.known)
+        scores = metrics.scores(counts, student.task)
+        found |= {"f1": scores.f1, "accuracy": scores.accuracy, "class_f1": [float(f) for f in metrics.f1(counts)]}
+    return student.arrays(), card, found
 
 
 def scores_of(counts: Tensor, prepared: Plan, own: Tensor) -> dict[str, Any]:

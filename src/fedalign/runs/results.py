@@ -11,8 +11,11 @@ import torch
 import fedalign
 from fedalign.config import Config
 from fedalign.inference.card import Encoder, Head, ModelCard
+from fedalign.inference.storage import stored_thresholds
 from fedalign.ingest.reading import Reading
 from fedalign.learning import metrics
+from fedalign.learning.distillation import Distillation
+from fedalign.learning.own_encoders import OwnEncoders, OwnModels
 from fedalign.learning.rounds import Engine, Plan
 from fedalign.runs import own_encoders
 from fedalign.runs.folder import RunFolder
@@ -32,10 +35,16 @@ def finish(
     if chosen:
         result["chosen"] = chosen | true_priors(prepared)
     thresholds = final_checks(prepared, engine, server, result, warn)
-    card = label_card(prepared, thresholds)
-    if prepared.models:
-        result["parties"] = own_encoders.finish(prepared, engine, server.weights, thresholds, folder.path, card)
-    folder.finish({} if prepared.models else server.weights, card, result)
+    card, weights = label_card(prepared, thresholds), server.weights
+    if isinstance(prepared.algorithm, OwnEncoders):
+        if isinstance(engine, OwnModels):  # in a deployment, parties keep their models
+            result["parties"] = own_encoders.finish(prepared, engine, weights, thresholds, folder.path, card)
+        weights = {}
+        if isinstance(prepared.algorithm, Distillation) and prepared.algorithm.finished(server):
+            weights, card, result["distilled"] = own_encoders.finish_distilled(prepared, server, card)
+        elif prepared.config.encoder.distilled:
+            warn("too many rounds had too few replies, so no model was distilled; start a new run")
+    folder.finish(weights, card, result)
     return result
 
 
@@ -126,8 +135,7 @@ def label_card(prepared: Plan, thresholds: torch.Tensor | None = None) -> ModelC
         head=Head(bias=head.bias is not None, normalise=head.normalise),
         inputs=data.inputs,
         reading=reading_of(config, data.aliases),
-        # the shortest decimals that give the same float32: a rare class may have a threshold far below 0.0001
-        thresholds=None if thresholds is None else tuple(float(str(t)) for t in thresholds.numpy()),
+        thresholds=stored_thresholds(thresholds),
     )
 
 

@@ -28,13 +28,14 @@ def load_model(folder: Path, trust_code: bool, warn: Callable[[str], None]) -> M
         _check_plugins(folder / "config.toml")
     run = RunFolder.existing(folder)
     saved, config = run.newest(), run.stored_config()
+    if config.encoder.parties:
+        where = "the parties keep theirs" if run.finished else f"resume it with {resume}"
+        raise UserError(f"{folder} has no model, because each party gets its own; {where}")
     if saved is None:
         raise UserError(f"{folder} has not finished a round yet, so it has no model; resume it with {resume}")
     plan = experiment.plan(config)
     if plan.algorithm.fixed_features:
         raise UserError(f"{folder} stopped before its model was solved; resume it with {resume}, which takes seconds")
-    if plan.models:
-        raise UserError(f"{folder} has no model yet, because each party gets its own; resume it with {resume}")
     if saved.fingerprint != experiment.fingerprint(plan):
         raise UserError(f"the data or label vectors of {folder} have changed since it started; start a new run")
     warn(

@@ -22,6 +22,8 @@ KEPT = 256 << 20  # bytes of features that are kept while one answer is computed
 BYTES = 4  # of a feature
 SHARES = "class_shares"  # (C,) what expected labels are balanced to; zeros: they are not
 SOFTNESS = 0.07  # temperature of expected labels, for targets 0 and 1
+TEACHER = "teacher"  # received: another model labels unknown entries; of the rows: its labels (n, C), 0 where known
+TEACHER_SUMS = "teacher_sums"  # (C, d + 1) sums of rows, each weighted by these labels
 
 
 class Stage(IntEnum):
@@ -48,13 +50,19 @@ def answer(visit: Visit) -> Arrays:
         return statistics(model, data.x)
     found: Arrays = {}
     training = Part(model, data)
-    held = visit.client < len(visit.received["held"]) and bool(visit.received["held"][visit.client])
-    if not held:  # a client that joins later sends its sums with its first answer
+    if not is_held(visit.received, visit.client):  # a client that joins later sends its sums with its first answer
         found |= sums(training.features, data.y, data.known)
+        if TEACHER in visit.received:
+            found[TEACHER_SUMS] = refine.label_sums(training.features, data.extra[TEACHER])
     if stage in ANSWERS:
         validation = Part(model, visit.validation or data.take(torch.arange(0)))
         found |= ANSWERS[stage](training, validation, visit.received, model.task)
     return found
+
+
+def is_held(received: Arrays, client: int) -> bool:
+    """Whether the server says that it has this client's sums."""
+    return client < len(received["held"]) and bool(received["held"][client])
 
 
 class Features:
@@ -106,6 +114,8 @@ def statistics(model: DualEncoder, x: Rows) -> Arrays:
 def _candidates(training: Part, validation: Part, received: Arrays, task: Task) -> Arrays:
     candidates, shares = received["candidates"], received.get(SHARES, torch.zeros(0))  # (K, C, d + 1)
     found = choose.loss_sums(validation.features, validation.y, validation.known, candidates)
+    if TEACHER in received:  # which labels unknown entries instead
+        return found
     expected = [
         refine.expected_sums(
             training.features, training.known, weights, task, SOFTNESS, shares if bool(shares.any()) else None

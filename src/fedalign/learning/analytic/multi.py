@@ -21,6 +21,7 @@ from fedalign.learning.analytic.state import (
     doubted,
     note_singular,
     sums_of,
+    teacher_sums,
     total_sums,
     with_head,
 )
@@ -35,7 +36,7 @@ def first(server: Server, options: Options) -> Server:
 
 def _ask(server: Server, grid: Sequence[tuple[float, float]]) -> Server:
     """Asks for histograms of the solutions with these penalties and omegas."""
-    found = solve_all(total_sums(server), [(omega, penalty) for penalty, omega in grid])
+    found = solve_all(total_sums(server), [(omega, penalty) for penalty, omega in grid], teacher_sums(server))
     server = keep(server, grid=torch.tensor(grid, dtype=double))
     if "best" not in server.state:
         server = with_head(server, _rough(found[0].extended))

@@ -58,6 +58,16 @@ def expected_sums(
     return found.view_as(weights)
 
 
+def label_sums(chunks: Iterable[Tensor], labels: Tensor) -> Tensor:
+    """(C, d + 1): sums of rows, each weighted by its labels (n, C) between 0 and 1."""
+    parts, first = [], 0
+    for chunk in chunks:
+        q = labels[first : first + len(chunk)].to(torch.float64)
+        first += len(chunk)
+        parts.append(q.T @ with_constant(chunk))
+    return torch.stack(parts).sum(0)
+
+
 def _offsets(chunks: Iterable[Tensor], known: Tensor, weights: Tensor, temperature: float, shares: Tensor) -> Tensor:
     """(C,) what is added to logits so that the expected labels of unknown entries have the given shares."""
     logits, left = [], known[:BALANCED]

@@ -24,7 +24,7 @@ import torch
 
 from fedalign.learning.analytic import choose, likelihood, multi, single
 from fedalign.learning.analytic.audit import contradicted
-from fedalign.learning.analytic.client import SHARES, Stage
+from fedalign.learning.analytic.client import SHARES, TEACHER, TEACHER_SUMS, Stage
 from fedalign.learning.analytic.state import (
     SUMS,
     Options,
@@ -113,6 +113,8 @@ def reply_spec(server: Server, stage: Stage, candidates: int | None = None) -> R
         "which": ArraySpec((classes,), torch.int64),
         "class_sums": ArraySpec((classes, width), double),
     }
+    if TEACHER in server.extra:
+        specs[TEACHER_SUMS] = ArraySpec((classes, width), double)
     bins = (classes, 3, choose.BINS)
     shapes: dict[Stage, dict[str, tuple[int, ...]]] = {
         Stage.CANDIDATES: {
@@ -128,6 +130,8 @@ def reply_spec(server: Server, stage: Stage, candidates: int | None = None) -> R
             "reliability": (3, choose.SHARES),
         },
     }
+    if TEACHER in server.extra:
+        del shapes[Stage.CANDIDATES]["expected"]
     return ReplySpec({}, specs | {name: ArraySpec(shape, double) for name, shape in shapes.get(stage, {}).items()})
 
 
@@ -136,7 +140,8 @@ def step(model: DualEncoder, server: Server, updates: Sequence[Update], options:
     stage = stage_of(server)
     if stage is Stage.STATISTICS:
         return _fit(model, server, [update.extra for update in updates])
-    new = {f"sums/{u.client}/{name}": u.extra[name] for u in updates if "grams" in u.extra for name in SUMS}
+    sent = [update for update in updates if "grams" in update.extra]
+    new = {f"sums/{u.client}/{name}": u.extra[name] for u in sent for name in (*SUMS, TEACHER_SUMS) if name in u.extra}
     server = replace(server, state={**server.state, **new})
     server = with_extra(server, held=_flags(server, held(server)))
     if new or stage is Stage.SUMS:

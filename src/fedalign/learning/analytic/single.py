@@ -12,12 +12,14 @@ from fedalign.learning.analytic.client import SHARES, Stage
 from fedalign.learning.analytic.solve import solve_all
 from fedalign.learning.analytic.state import (
     FIRST,
+    TAUGHT,
     Options,
     added,
     ask,
     class_shares,
     double,
     note_singular,
+    teacher_sums,
     total_sums,
     with_extra,
     with_head,
@@ -31,8 +33,10 @@ SLACK = 1.05  # chance moves the loss more than late refinements do: the first s
 def first(server: Server, options: Options) -> Server:
     """All sums are there: the first solution, and the first candidates."""
     penalties = options.penalties if not options.refinements else (options.penalties[0] if options.penalty else FIRST,)
-    server = keep(server, grid=torch.tensor([(p, 0.0) for p in penalties], dtype=double))
-    found = solve_all(total_sums(server), [(0.0, penalty) for penalty in penalties])
+    labels = teacher_sums(server)
+    grid = [(penalty, omega) for omega in (TAUGHT if labels is not None else (0.0,)) for penalty in penalties]
+    server = keep(server, grid=torch.tensor(grid, dtype=double))
+    found = solve_all(total_sums(server), [(omega, penalty) for penalty, omega in grid], labels)
     server = note_singular(with_head(server, found[0].extended), found)
     if options.balance:
         server = with_extra(server, **{SHARES: class_shares(server)})
@@ -43,19 +47,20 @@ def after_candidates(server: Server, answers: Sequence[Arrays], options: Options
     """Phase 0: the first solution. Phase 1: one candidate per penalty. Later: one refinement each."""
     phase, candidates = int(server.state["phase"]), server.extra["candidates"]
     losses = added(answers, "losses") / added(answers, "rows").clamp(min=1)  # (K, T)
-    expected, measured = added(answers, "expected"), bool(added(answers, "rows") > 0)
-    grid = server.state["grid"]
+    measured, grid = bool(added(answers, "rows") > 0), server.state["grid"]
     best = int(losses.min(1).values.argmin()) if measured else _default(grid)
     kept, curve = candidates[best : best + 1], losses[best : best + 1]
     if phase:
         kept, curve = torch.cat([server.state["kept"], kept]), torch.cat([server.state["losses"], curve])
     penalty = float(grid[best, 0])
     server = keep(server, kept=kept, losses=curve, phase=torch.tensor([phase + 1]), penalty=grid[best, :1].clone())
+    if teacher_sums(server) is not None:
+        server = keep(server, omega=grid[best, 1:].clone())
     if phase >= options.refinements:
         return _finish(server, options, measured)
     penalties = options.penalties if phase == 0 else (penalty,)
     sums = total_sums(server, all_rows=True)
-    found = solve_all(sums, [(1.0, value) for value in penalties], expected[best])
+    found = solve_all(sums, [(1.0, value) for value in penalties], added(answers, "expected")[best])
     server = keep(server, grid=torch.tensor([(value, 1.0) for value in penalties], dtype=double))
     return ask(note_singular(server, found), Stage.CANDIDATES, [one.extended for one in found])
 

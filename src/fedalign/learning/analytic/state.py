@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from fedalign.learning.analytic.client import Stage
+from fedalign.learning.analytic.client import TEACHER_SUMS, Stage
 from fedalign.learning.analytic.solve import Solution
 from fedalign.learning.analytic.sums import ALL, diagonal, total, total_of_all_rows
 from fedalign.types import Arrays, Server, Task
@@ -17,6 +17,7 @@ PENALTIES = {"single": (0.01, 0.03, 0.1, 0.3, 1.0), "multi": (0.01, 0.03, 0.1, 0
 FIRST = 0.1  # penalty of the first solution of single-label data, and where no validation row decides
 OMEGAS = (0.03, 0.1, 0.3, 1.0)
 OMEGA = 0.1  # weight of unknown entries while the penalty is chosen
+TAUGHT = (1.0, 0.3, 0.1)  # single-label: of unknown entries that a teacher labels; the first without validation rows
 SUMS = ("grams", "which", "class_sums")
 HEAD = ("label_encoder.weight", "label_encoder.bias")
 double = torch.float64
@@ -101,6 +102,13 @@ def total_sums(server: Server, all_rows: bool = False) -> Arrays:
     """The sums of all clients, added in client order."""
     clients = [sums for m, sums in sums_of(server).items() if m not in doubted(server)]
     return total_of_all_rows(clients) if all_rows else total(clients)
+
+
+def teacher_sums(server: Server) -> Tensor | None:
+    """(C, d + 1) the sums of the labels that teachers give to unknown entries; None if there are none."""
+    names = [f"sums/{m}/{TEACHER_SUMS}" for m in held(server) if m not in doubted(server)]
+    found = [server.state[name] for name in names if name in server.state]
+    return torch.stack(found).sum(0) if found else None
 
 
 def class_shares(server: Server) -> Tensor:

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from fedalign.errors import UserError
-from fedalign.learning.analytic.client import SHARES, Stage
+from fedalign.learning.analytic.client import SHARES, TEACHER, TEACHER_SUMS, Stage
 from fedalign.learning.analytic.server import reply_spec
-from fedalign.learning.analytic.state import SUMS, Options, doubted, held, stage_of
-from fedalign.learning.analytic.sums import implausible_sums, matrices, reject_statistics
+from fedalign.learning.analytic.state import SUMS, TAUGHT, Options, doubted, held, stage_of
+from fedalign.learning.analytic.sums import ALL, implausible_sums, matrices, reject_statistics
 from fedalign.learning.model import DualEncoder
 from fedalign.learning.replies import Reason, Rejection
 from fedalign.types import Examples, ReplySpec, Server, Update
@@ -35,7 +35,10 @@ def reply_specs(server: Server, options: Options, data: Examples | None = None) 
         found["once: statistics of the feature map"] = reply_spec(server, Stage.STATISTICS)
     found["once: sums over its rows"] = _sums(server, options, data)
     penalties, omegas = len(options.penalties), len(options.other_omegas)
-    if options.task == "single":
+    if options.task == "single" and TEACHER in server.extra:
+        count = penalties * len(TAUGHT)
+        found[f"once: losses{_of(count)}"] = _after_sums(server, Stage.CANDIDATES, count)
+    elif options.task == "single":
         found[f"once: losses and expected labels{_of(penalties)}"] = _after_sums(server, Stage.CANDIDATES, penalties)
         if options.refinements:
             times = _times(options.refinements)
@@ -70,7 +73,7 @@ def _sums(server: Server, options: Options, data: Examples | None) -> ReplySpec:
 def _after_sums(server: Server, stage: Stage, candidates: int) -> ReplySpec:
     """Without the sums, which are sent once."""
     spec = reply_spec(server, stage, candidates)
-    return ReplySpec({}, {name: one for name, one in spec.extra.items() if name not in SUMS})
+    return ReplySpec({}, {name: one for name, one in spec.extra.items() if name not in (*SUMS, TEACHER_SUMS)})
 
 
 def exchanges(model: DualEncoder, options: Options) -> int:
@@ -100,6 +103,9 @@ def rejection(update: Update) -> Rejection | None:
     if "grams" in update.extra:
         classes, width = update.extra["class_sums"].shape
         reason = implausible_sums(update.extra, width - 1, classes)
+        if reason is None and TEACHER_SUMS in update.extra:  # sums over all rows, of labels between 0 and 1
+            all_rows = {"grams": update.extra["grams"][:1], "which": torch.full((classes,), ALL)}
+            reason = implausible_sums({**all_rows, "class_sums": update.extra[TEACHER_SUMS]}, width - 1, classes)
     else:
         reason = reject_statistics(update.extra)
     return None if reason is None else Rejection(Reason.INVALID, f"its sums are not those of rows ({reason.value})")
