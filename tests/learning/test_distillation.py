@@ -132,6 +132,8 @@ def test_the_exchanges_send_sums_and_end_with_the_student_by_hand() -> None:
     assert algorithm.planned_rounds(plan.model, 1) == 4
     student, thresholds, chosen = algorithm.distilled(server)
     assert thresholds is None
+    said = [one for one in algorithm.warnings(server, plan.federation.label_names) if "labels alone" in one]
+    assert len(said) == (chosen["omega"] == 0)
     assert not [name for name in server.state if name.endswith("grams")]
     # the weights: those of the candidate with the lowest loss, over its temperature
     candidates = algorithm._solving(before).extra["candidates"]

@@ -118,6 +118,15 @@ class Distillation(OwnEncoders):
             state = {name: value for name, value in state.items() if not name.endswith(LARGE)}
         return replace(server, extra=extra, state=state)
 
+    def warnings(self, server: Server, label_names: Sequence[str]) -> list[str]:
+        found = super().warnings(server, label_names)
+        if self.finished(server) and self.analytic.summary(self._solving(server)).get("omega") == 0:
+            found.append(
+                "the parties' models did not improve the distilled model on validation rows, so it is learned from the "
+                "parties' labels alone"
+            )
+        return found
+
     def fitted(self, statistics: Arrays) -> DualEncoder:
         """The student with its feature map fitted on sums over all clients, once they are there."""
         student = self.student.clone()
