@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedalign.bench.padded import ordinary_name, pad, padded_copy
 from fedalign.encoders import _attention, _packed
+from fedalign.encoders._products import HalfProducts, Products
 from fedalign.encoders.mlp import Mlp
 from fedalign.encoders.transformer import Transformer, TransformerEncoder
 from fedalign.errors import UserError
@@ -238,6 +239,19 @@ def test_bfloat16_is_near_float32_in_value_and_gradient() -> None:
     assert 0 < float((z - z_half).norm() / z.norm()) < 0.02
     for ours, theirs in zip(gradients_half, gradients, strict=True):
         assert float((ours - theirs).norm()) <= 0.05 * float(theirs.norm()) + 1e-3
+
+
+@pytest.mark.parametrize("steps", [1, 63, 64, 65])
+def test_padding_of_steps_changes_no_bfloat16_product(steps: int) -> None:
+    """Whole numbers are exact in bfloat16, so each product must be that of float32, at any number of steps."""
+    g = torch.Generator().manual_seed(steps)
+    x, grad, weight = (torch.randint(-2, 3, size, generator=g).float() for size in ((steps, 8), (steps, 5), (5, 8)))
+    half, exact = HalfProducts(), Products()
+    bias, total = torch.arange(5.0), torch.zeros(5, 8)
+    assert torch.equal(half.linear(x, weight, bias), exact.linear(x, weight, bias))
+    assert torch.equal(half.times(grad, weight), exact.times(grad, weight))
+    if steps < 64:  # larger sums need more than eight bits
+        assert torch.equal(half.add_(total.clone(), grad.t(), x), exact.add_(total.clone(), grad.t(), x))
 
 
 def test_the_encoder_has_the_size_of_the_papers() -> None:

@@ -11,6 +11,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+STEPS = 64  # a multiple to which steps are padded for bfloat16
+
 Precision = Literal["float32", "bfloat16"]
 
 
@@ -36,20 +38,24 @@ class Products:
 
 
 class HalfProducts(Products):
-    """bfloat16 operands and results; sums of gradients stay float32."""
+    """bfloat16 operands and results; sums of gradients stay float32.
+
+    The library compiles a kernel for each shape. Steps are therefore padded with zeros to a multiple of STEPS, and the
+    products of attention, whose shapes differ from piece to piece, stay float32 where the processor has bfloat16.
+    """
 
     def __init__(self) -> None:
         self.native = has_bfloat16()
 
     def _product(self, a: Tensor, b: Tensor) -> Tensor:
-        a, b = a.bfloat16(), b.bfloat16()
-        if self.native:
-            return torch.matmul(a, b).float()
-        return torch.matmul(a.float(), b.float()).bfloat16().float()
+        if not self.native:
+            return torch.matmul(a.bfloat16().float(), b.bfloat16().float()).bfloat16().float()
+        if a.stride(0) == 1:  # a transposed view: a sum over steps
+            return torch.mm(padded(a.t()).t(), padded(b)).float()
+        return torch.mm(padded(a), b.bfloat16())[: len(a)].float()
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor, out: Tensor | None = None) -> Tensor:
-        found = self._product(x, weight.t()).add_(bias)
-        return found if out is None else out.copy_(found)
+        return torch.add(self._product(x, weight.t()), bias, out=out)
 
     def times(self, a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
         found = self._product(a, b)
@@ -59,10 +65,21 @@ class HalfProducts(Products):
         return total.add_(self._product(a, b))
 
     def batched(self, a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
-        return self.times(a, b, out)
+        return super().batched(a, b, out) if self.native else self.times(a, b, out)
 
     def add_batched_(self, total: Tensor, a: Tensor, b: Tensor) -> Tensor:
-        return self.add_(total, a, b)
+        return super().add_batched_(total, a, b) if self.native else self.add_(total, a, b)
+
+
+def padded(x: Tensor) -> Tensor:
+    """(n, d) in bfloat16, with rows of zeros up to a multiple of STEPS."""
+    missing = -len(x) % STEPS
+    if not missing:
+        return x.bfloat16()
+    found = torch.empty(len(x) + missing, x.shape[1], dtype=torch.bfloat16)
+    found[: len(x)] = x
+    found[len(x) :] = 0
+    return found
 
 
 def has_bfloat16() -> bool:

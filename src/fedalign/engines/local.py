@@ -20,7 +20,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fedalign.errors import UserError
-from fedalign.learning import metrics
+from fedalign.learning import losses, metrics
 from fedalign.learning.client_state import ClientStates
 from fedalign.learning.local_training import ModelPair, TrainingCallback, train_client
 from fedalign.learning.model import DualEncoder
@@ -31,7 +31,7 @@ from fedalign.randomness import KeyedRandom
 from fedalign.system.allocation import keep_freed_memory
 from fedalign.system.cores import cores
 from fedalign.system.device import CPU, Device, chosen
-from fedalign.types import Arrays, Examples, Party, Server, Truth, size_of
+from fedalign.types import Arrays, Examples, Party, Sequences, Server, Truth, size_of
 
 STACK = 16  # clients trained together at most
 Counter = Callable[[Tensor, Examples], Tensor]  # logits of some rows to counts that add up
@@ -98,6 +98,13 @@ def engine_class(plan: Plan) -> type[LocalEngine]:
     return OwnEncodersEngine
 
 
+def work_of(data: Examples, plan: Plan) -> tuple[int, int]:
+    """What orders clients by the work of a visit: the steps of the rows that are trained, then those of all rows."""
+    rows = losses.rows_with_loss(data, plan.federation.task)
+    trained = int(data.x.lengths[rows].sum()) if isinstance(data.x, Sequences) else int(rows.sum())
+    return trained, steps_of(data.x)
+
+
 class LocalEngine:
     """Trains and scores the clients of a plan."""
 
@@ -120,8 +127,8 @@ class LocalEngine:
 
     def train(self, server: Server, round_number: int, chosen: Sequence[int]) -> list[Reply]:
         self.pending.clear()
-        # the largest first, so that no thread is left with it at the end
-        order = sorted(chosen, key=lambda m: -steps_of(self.plan.federation.parties[m].train.x))
+        # the most work first, so that no thread is left with it at the end
+        order = sorted(chosen, key=lambda m: work_of(self.plan.federation.parties[m].train, self.plan), reverse=True)
         before = torch.get_rng_state()
         running = {m: self.pool.submit(self._train, server, round_number, m) for m in order}
         replies = [running[m].result() for m in chosen]
