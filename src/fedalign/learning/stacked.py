@@ -112,9 +112,10 @@ def train_stack(
         if config.keep_optimizer:
             optimizer, names = optimizers[place]
             restore(optimizer, names, {key: turned(value) for key, value in member.state.items()})
+    rates = _plain_rates(stack, config)
     for step in range(visits[order[0]].steps):
         active = [visits[chosen] for chosen in order if visits[chosen].steps > step]
-        _step(model, stack, optimizers[: len(active)], [visit.batch(step) for visit in active])
+        _step(model, stack, optimizers[: len(active)], [visit.batch(step) for visit in active], rates)
         for chosen in order[: len(active)]:
             members[chosen].callback.on_batch_end()
     fixed = model.arrays()
@@ -159,8 +160,9 @@ def _step(
     stack: Arrays,
     optimizers: Sequence[tuple[Optimizer, dict[nn.Parameter, str]]],
     batches: Sequence[tuple[Tensor, Tensor, Tensor]],
+    rates: dict[str, float],
 ) -> None:
-    """One optimizer step of every client that has a batch."""
+    """One optimizer step of every client that has a batch. `rates`: of plain SGD, which updates all clients at once."""
     x, y, share = (_stacked(parts) for parts in zip(*batches, strict=True))
     weights = {name: value[: len(batches)].requires_grad_() for name, value in stack.items()}
     if x.shape[1]:
@@ -171,10 +173,22 @@ def _step(
         found = dict(zip(weights, torch.autograd.grad(loss, list(weights.values())), strict=True))
     else:  # a batch without a loss is a step too
         found = {name: torch.zeros_like(value) for name, value in weights.items()}
+    if rates:
+        for name, value in stack.items():
+            value[: len(batches)].sub_(found[name], alpha=rates[name])
+        return
     for place, (optimizer, names) in enumerate(optimizers):
         for parameter, name in names.items():
             parameter.grad = found[name][place]
         optimizer.step()
+
+
+def _plain_rates(stack: Arrays, config: Training) -> dict[str, float]:
+    """The learning rate of every weight for SGD without momentum, else nothing."""
+    if config.optimizer != "sgd" or config.momentum:
+        return {}
+    rate = {True: config.label_lr or config.lr, False: config.lr}
+    return {name: rate[name.startswith("label_encoder.")] for name in stack}
 
 
 def turned(value: Tensor) -> Tensor:
