@@ -48,6 +48,15 @@ def test_the_benchmark_of_attacks_replaces_the_weights_of_some_clients() -> None
     assert same(refused[0], last.server.weights)
 
 
+def test_a_padded_curve_has_the_same_scores_at_its_own_seconds() -> None:
+    """Six rounds, scored every second one, at 10 s each: 20, 40 and 60 s."""
+    fast = time_to_f1.Curve("FedAlign", [1.0, 2.0, 3.0], [50.0, 70.0, 90.0], 3.0, 6)
+    slow = time_to_f1.padded_curve(fast, 10.0)
+    assert slow.seconds == [20.0, 40.0, 60.0]
+    assert slow.reached == 60.0
+    assert slow.f1 == fast.f1
+
+
 def test_time_to_f1_takes_the_mean_of_three_rounds_and_the_last_score_of_a_method_that_ends() -> None:
     at_once = time_to_f1.measured(plan("fedavg", rounds=5).config, "FedAvg", 0.0, before=7.0)
     assert (at_once.rounds, len(at_once.f1)) == (3, 3)

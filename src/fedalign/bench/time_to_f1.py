@@ -59,6 +59,13 @@ def measured(config: Config, method: str, target: float, before: float) -> Curve
     return Curve(method, seconds, scores, reached, number)
 
 
+def padded_curve(curve: Curve, a_round: float) -> Curve:
+    """The same scores at the seconds of an implementation whose rounds take `a_round` seconds each; extrapolated."""
+    each = curve.rounds / len(curve.f1) * a_round
+    seconds = [each * (place + 1) for place in range(len(curve.f1))]
+    return Curve(f"{curve.method}, padded (extrapolated)", seconds, curve.f1, seconds[-1], curve.rounds)
+
+
 def all_measured(
     preset: str,
     names: Sequence[str],
@@ -91,12 +98,13 @@ def draw(curves: Sequence[Curve], target: float, title: str, path: Path) -> None
     from matplotlib.figure import Figure
     from matplotlib.ticker import FuncFormatter
 
-    figure = Figure(figsize=(7.2, 3.6), layout="constrained")
+    figure = Figure(figsize=(9, 3.6), layout="constrained")
     axes = figure.subplots()
     for place, curve in enumerate(curves):
         colour = COLOURS[place % len(COLOURS)]
         mark = "o" if len(curve.f1) < 3 else None
-        axes.plot(curve.seconds, curve.f1, color=colour, marker=mark, linewidth=1.6, label=curve.method)
+        style = "--" if curve.method.endswith("(extrapolated)") else "-"
+        axes.plot(curve.seconds, curve.f1, style, color=colour, marker=mark, linewidth=1.6, label=curve.method)
         if curve.reached is not None:
             axes.plot([curve.reached], [curve.end], color=colour, marker="o")
     axes.axhline(target, color="#777777", linewidth=0.8, linestyle="--")
@@ -105,6 +113,6 @@ def draw(curves: Sequence[Curve], target: float, title: str, path: Path) -> None
     axes.set_xlabel("seconds from the start of the program")
     axes.set_ylabel("F1, percent")
     axes.set_title(f"{title}: time to an F1 of {target:g}", loc="left", fontsize=11)
-    axes.legend(frameon=False, fontsize=9)
+    figure.legend(frameon=False, fontsize=9, loc="outside right upper")
     axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path)

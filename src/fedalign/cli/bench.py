@@ -98,6 +98,7 @@ def time_to_f1(
         screen.print("measuring a round of the padded baseline, which takes minutes ...")
         padded = measure.start("padded", configs.load(preset, settings), -1, 1)["phases"]["round"]["seconds"]
         found["padded"] = {"seconds": padded * slow.rounds, "round": padded}
+        curves.append(timing.padded_curve(slow, padded))
         shown.add_row(
             "FedAlign, padded: one measured round times these", f"{padded * slow.rounds:,.0f}", str(slow.rounds)
         )
