@@ -101,8 +101,9 @@ def test_without_noise_they_are_the_sums_of_the_method() -> None:
     z, y, known = client("single")
     found = as_sums(scaled_sums([z[:100], z[100:]], y, known, OWN, "single"), OWN, "single")
     x, labelled = with_constant(z), (y > 0).any(1)
-    torch.testing.assert_close(unpack(found["grams"][0]), gram_of(x))
-    torch.testing.assert_close(unpack(found["grams"][1]), gram_of(x[labelled]))
+    near = {"rtol": 1e-5, "atol": 1e-6}  # rows are float32, and versions of torch add them up in different orders
+    torch.testing.assert_close(unpack(found["grams"][0]), gram_of(x), **near)
+    torch.testing.assert_close(unpack(found["grams"][1]), gram_of(x[labelled]), **near)
     torch.testing.assert_close(found["class_sums"], (y.double().T @ x) * OWN[:, None])
     assert found["which"].tolist() == [0, 0, 1]
 
