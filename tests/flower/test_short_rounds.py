@@ -41,15 +41,15 @@ def test_packed_messages_and_kept_weights_do_not_change_a_bit(tmp_path: Path, mo
 
     short.grid.change[13] = lose
     waiting = []
-    on_disk = messages.on_disk
+    kept = messages.kept
 
     def noted(arrays: Arrays, folder: Path) -> Arrays:
-        found = on_disk(arrays, folder)
+        found = kept(arrays, folder)
         waiting.append(all(value.data_ptr() != arrays[name].data_ptr() for name, value in found.items()))
         return found
 
     monkeypatch.setattr(messages, "ON_DISK", 0)
-    monkeypatch.setattr(messages, "on_disk", noted)
+    monkeypatch.setattr(messages, "kept", noted)
     short.run()
     assert waiting == [True] * 12  # weights and extra arrays of three parties in two rounds
     assert not list(short.out.glob(".reply-*"))  # the files are gone with the arrays

@@ -178,9 +178,9 @@ class DeployedEngine:
         messages.keep_receipt(self.out, "in", "train", party.name, content, largest)
         try:
             self.check_echo(content, party, nonce)
-            update = messages.get_update(content, largest)
+            update = messages.get_update(content, largest, messages.views)
             kept = messages.count_of(content, "kept") if "kept" in content else 0
-            weights, extra = (messages.on_disk(arrays, self.out) for arrays in (update.weights, update.extra))
+            weights, extra = (messages.kept(arrays, self.out) for arrays in (update.weights, update.extra))
             return Reply(client, replace(update, weights=weights, extra=extra), kept=kept)
         except Exception as error:  # a message of unknown content: whatever it does to a reader, its party is left out
             return Reply(client, None, str(error))

@@ -11,15 +11,16 @@ import hashlib
 import io
 import json
 import secrets
-from collections.abc import Mapping
+import warnings
+from collections.abc import Callable, Mapping
 from math import isfinite, prod
+from os import SEEK_CUR
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import torch
 from pydantic import FailFast, Field, TypeAdapter
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from fedalign.errors import UserError
@@ -35,6 +36,7 @@ MAX_LAYOUT = 1 << 18  # characters of a layout: four thousand arrays with long n
 MAX_COUNT = 1 << 40  # of rows or bytes: more than any party holds, and a sum of a million such counts is exact
 NOTED = 2000  # characters of a text, and entries of a record, that a receipt shows as they are
 ON_DISK = 8 << 20  # bytes from which on an update waits on disk
+ALIGNED = 64  # bytes: where an array may begin in its file
 HEADER = 4096  # bytes the arrays of a record may take beyond their values
 LAYOUT = ".layout"  # added to the name of a record of arrays: the name of the record that says which array is where
 _Shape = Annotated[list[Annotated[int, Field(ge=0, le=1 << 40)]], Field(max_length=8)]
@@ -59,6 +61,11 @@ def put(content: RecordDict, name: str, arrays: Arrays) -> None:
 
 def get(content: RecordDict, name: str, largest: int | None = None) -> Arrays:
     """The arrays of a record; `largest` is the most bytes they may have together."""
+    return {key: value.clone() for key, value in views(content, name, largest).items()}
+
+
+def views(content: RecordDict, name: str, largest: int | None = None) -> Arrays:
+    """The arrays of a record, as `get` returns them, in the memory of the message. They must not be written to."""
     from flwr.app import ArrayRecord
 
     record = content[name] if name in content else None  # noqa: SIM401  (a RecordDict has no get)
@@ -80,7 +87,7 @@ def get(content: RecordDict, name: str, largest: int | None = None) -> Arrays:
             if sum(sizes) != len(flat):
                 raise ValueError(f"it holds {len(flat):,} numbers, and its layout lists another number")
             parts = flat.split(sizes)
-            found |= {key: part.view(shape).clone() for (key, shape), part in zip(places, parts, strict=True)}
+            found |= {key: part.view(shape) for (key, shape), part in zip(places, parts, strict=True)}
         except UserError:
             raise
         except Exception as error:  # bytes of unknown origin: whatever they do to a parser, they are refused
@@ -94,14 +101,16 @@ def _kind(value: Tensor) -> str:
 
 def _values(data: bytes) -> Tensor:
     """The numbers of a flat .npy file. Its header is checked: it may declare more than there is, or objects."""
-    stream = io.BytesIO(data)
+    stream = io.BytesIO(data)  # which shares the bytes
     if np.lib.format.read_magic(stream) != (1, 0):
         raise ValueError("it is of another version of numpy's format")
     shape, _, dtype = np.lib.format.read_array_header_1_0(stream)
     there = len(data) - stream.tell()
     if dtype.kind not in "biuf" or len(shape) != 1 or shape[0] * dtype.itemsize != there:
         raise ValueError(f"its header declares {shape} {dtype} and it holds {there:,} bytes")
-    return torch.from_numpy(np.frombuffer(data, dtype, offset=stream.tell()).copy())
+    with warnings.catch_warnings():  # torch warns of memory that must not be written to
+        warnings.simplefilter("ignore", UserWarning)
+        return torch.from_numpy(np.frombuffer(data, dtype, offset=stream.tell()))
 
 
 def put_again(content: RecordDict, name: str, source: RecordDict) -> None:
@@ -110,21 +119,28 @@ def put_again(content: RecordDict, name: str, source: RecordDict) -> None:
         content[key] = source[key]
     record = source[name]
     if NOTES not in record.__dict__:
-        record.__dict__[NOTES] = {key: _noted(value) for key, value in get(source, name).items()}
+        record.__dict__[NOTES] = {key: _noted(value) for key, value in views(source, name).items()}
 
 
-def on_disk(arrays: Arrays, folder: Path) -> Arrays:
-    """Returns large arrays mapped from a file that is gone when they are: they wait without taking memory."""
-    if size_of(arrays) < ON_DISK:
-        return arrays
-    path = folder / f".reply-{secrets.token_hex(8)}"
+def kept(arrays: Arrays, folder: Path) -> Arrays:
+    """Returns a copy of arrays that lie in a message; of large ones on disk, where they wait without taking memory. The
+    file is gone when they are."""
+    if size_of(arrays) < ON_DISK or not size_of(arrays):
+        return {name: value.clone() for name, value in arrays.items()}
+    path, places, end = folder / f".reply-{secrets.token_hex(8)}", {}, 0
     path.touch(0o600)
     try:
-        save_file(arrays, path)
-        found = load_file(path)
+        with path.open("wb") as file:
+            for name, value in arrays.items():
+                data = bytes_of(value)
+                places[name] = (end, end + len(data))
+                file.write(data)
+                end = file.seek(-len(data) % ALIGNED, SEEK_CUR)
+            file.truncate(end)
+        mapped = torch.from_file(str(path), shared=False, size=end, dtype=torch.uint8)
     finally:
         path.unlink()
-    return {name: found[name] for name in arrays}
+    return {name: mapped[slice(*places[name])].view(value.dtype).view(value.shape) for name, value in arrays.items()}
 
 
 def put_text(content: RecordDict, name: str, values: Mapping[str, str | int | float]) -> None:
@@ -159,13 +175,16 @@ def put_update(content: RecordDict, update: Update) -> None:
     put_text(content, "examples", {"examples": update.num_examples})
 
 
-def get_update(content: RecordDict, largest: int | None = None) -> Update:
+def get_update(
+    content: RecordDict, largest: int | None = None, read: Callable[[RecordDict, str, int | None], Arrays] = get
+) -> Update:
+    """The update of a reply; with `read=views`, weights and extra arrays in the memory of the message."""
     missing = [name for name in ("weights", "extra", "classes", "examples") if name not in content]
     if missing:
         raise UserError(f"the reply holds no {missing[0]}")
     count = count_of(content, "examples")
     classes = get(content, "classes", largest).get("classes", torch.zeros(0))
-    return Update(get(content, "weights", largest), count, classes.bool(), get(content, "extra", largest))
+    return Update(read(content, "weights", largest), count, classes.bool(), read(content, "extra", largest))
 
 
 def most_bytes(*groups: Arrays) -> int:
@@ -187,7 +206,7 @@ def receipt(content: RecordDict, largest: int | None = None) -> dict[str, Any]:
         if isinstance(record, ArrayRecord):
             try:
                 notes = record.__dict__.get(NOTES)  # of a record that we send to several parties
-                found[name] = notes or {key: _noted(value) for key, value in get(content, name, largest).items()}
+                found[name] = notes or {key: _noted(value) for key, value in views(content, name, largest).items()}
                 if name + LAYOUT in content and content[name + LAYOUT].keys() == record.keys():
                     layouts.add(name + LAYOUT)
             except UserError:  # noted as it came
@@ -199,10 +218,15 @@ def receipt(content: RecordDict, largest: int | None = None) -> dict[str, Any]:
 
 
 def _noted(value: Tensor) -> dict[str, Any]:
-    return {"shape": list(value.shape), "type": _kind(value), **_digest(value.numpy().tobytes())}
+    return {"shape": list(value.shape), "type": _kind(value), **_digest(bytes_of(value))}
 
 
-def _digest(data: bytes) -> dict[str, Any]:
+def bytes_of(value: Tensor) -> memoryview:
+    """The bytes of an array, without a copy if its values lie side by side."""
+    return value.contiguous().view(-1).view(torch.uint8).numpy().data
+
+
+def _digest(data: bytes | memoryview) -> dict[str, Any]:
     return {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -166,9 +166,8 @@ class Transport:
             for node in wanted.keys() - found.keys() - set(sent.values()):
                 found[node] = "the SuperLink does not know it any more"
             due: set[int] = set()
-            asked, arrived = time.monotonic(), list(self.grid.pull_messages([*sent]))
-            while arrived:
-                message = arrived.pop()
+            asked = time.monotonic()
+            for message in released(self.grid.pull_messages([*sent])):
                 # Flower answers for a node that died, so a reply is matched by the message it replies to
                 sender = sent.pop(message.metadata.reply_to_message_id, None)
                 if sender is not None and is_lost(message) and left[sender]:
@@ -208,6 +207,15 @@ class Transport:
 
     def name_of(self, node: int) -> str:
         return next((party for party, place in self.places.items() if place == node), f"node {node}")
+
+
+def released(messages: Iterable[Message]) -> Iterator[Message]:
+    """Yields messages without holding on to those that were read."""
+    if not isinstance(messages, list):
+        yield from messages
+        return
+    while messages:
+        yield messages.pop()
 
 
 def is_lost(message: Message) -> bool:

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from fedalign.types import Arrays, Server, Update
+from fedalign.types import Server, Update
 
+PIECE = 1 << 20  # numbers of an array that are compared at a time
 REMEMBERED = 5  # rounds whose median changes make the limit of the next one
 KEYS = ("limits/shared", "limits/extra", "limits/classes")  # in the server's state: the medians of these rounds
 
@@ -18,7 +19,7 @@ KEYS = ("limits/shared", "limits/extra", "limits/classes")  # in the server's st
 class Changes:
     """The norms of the clients' changes in a round."""
 
-    moved: list[Arrays]  # for each client, its weights minus the server's
+    names: list[str]  # of the weights that the clients returned
     shared: Tensor  # (clients,) of all weights that no class owns
     extra: Tensor  # (clients,) of the arrays that are sent with the weights
     classes: Tensor  # (clients, C) of each class vector
@@ -26,20 +27,19 @@ class Changes:
 
 
 def changes_of(server: Server, updates: Sequence[Update]) -> Changes:
-    """What each client changed, and by how much."""
+    """By how much each client changed what. Updates are read one after the other, since they may be on disk."""
     returned = [name for name in server.weights if name in updates[0].weights]
     shared = [name for name in returned if name not in server.class_arrays]  # in order: a sum depends on it
     of_classes = [name for name in server.class_arrays if name in returned]
-    moved = [{name: u.weights[name] - server.weights[name] for name in returned} for u in updates]
     owned = torch.stack([update.classes for update in updates])
-    rows = [norm([m[name] for name in of_classes], rows=True) for m in moved] if of_classes else []
-    return Changes(
-        moved,
-        torch.stack([norm([m[name] for name in shared]) for m in moved]),
-        torch.stack([norm(update.extra.values()) for update in updates]),
-        torch.stack(rows) if rows else torch.zeros(owned.shape, dtype=torch.float64),
-        owned,
-    )
+    norms, extra, rows = [], [], []
+    for update in updates:
+        norms.append(norm((update.weights[name], server.weights[name]) for name in shared))
+        extra.append(norm((value, None) for value in update.extra.values()))
+        if of_classes:
+            rows.append(norm(((update.weights[name], server.weights[name]) for name in of_classes), rows=True))
+    classes = torch.stack(rows) if rows else torch.zeros(owned.shape, dtype=torch.float64)
+    return Changes(returned, torch.stack(norms), torch.stack(extra), classes, owned)
 
 
 def clipped(server: Server, updates: Sequence[Update], times: float) -> list[Update]:
@@ -60,14 +60,15 @@ def clipped(server: Server, updates: Sequence[Update], times: float) -> list[Upd
         shrinkage(found.classes, found.classes[found.owned], times, known[2]),
     )
     result = []
-    for update, change, by, by_extra, by_class in zip(updates, found.moved, *shrink, strict=True):
-        weights = dict(update.weights)
-        for name, moved in change.items():
-            before = server.weights[name]
+    for update, by, by_extra, by_class in zip(updates, *shrink, strict=True):
+        weights, extra = dict(update.weights), update.extra
+        for name in found.names:
+            before, after = server.weights[name], update.weights[name]
             factor = by_class.view(-1, *[1] * (before.dim() - 1)) if name in server.class_arrays else by
             if bool((factor < 1).any()):
-                weights[name] = torch.where(factor < 1, before + factor * moved, update.weights[name])
-        extra = {name: value * by_extra for name, value in update.extra.items()}
+                weights[name] = torch.where(factor < 1, before + factor * (after - before), after)
+        if bool(by_extra < 1):
+            extra = {name: value * by_extra for name, value in extra.items()}
         result.append(replace(update, weights=weights, extra=extra))
     return result
 
@@ -93,11 +94,22 @@ def with_limits(server: Server, before: Server, updates: Sequence[Update]) -> Se
     return replace(server, state=state)
 
 
-def norm(arrays: Iterable[Tensor], rows: bool = False) -> Tensor:
-    """The norm of several arrays together, or of each of their rows."""
-    squares = [array.double().square() for array in arrays]
-    found = [square.view(len(square), -1).sum(1) if rows else square.sum() for square in squares]
+def norm(arrays: Iterable[tuple[Tensor, Tensor | None]], rows: bool = False) -> Tensor:
+    """The norm of several arrays together, or of each of their rows; of (after, before) it is that of the change."""
+    found = [_squares(after, before, rows) for after, before in arrays]
     return torch.stack(found).sum(0).sqrt() if found else torch.zeros((), dtype=torch.float64)
+
+
+def _squares(after: Tensor, before: Tensor | None, rows: bool) -> Tensor:
+    """The sum of squares, of each row or of all. A large array is read in pieces."""
+    flat = after.reshape(len(after), -1) if rows else after.reshape(-1)
+    step = max(1, PIECE * len(flat) // max(flat.numel(), 1))
+    old = flat if before is None else before.reshape(flat.shape)
+    found = []
+    for new, known in zip(flat.split(step), old.split(step), strict=True):
+        square = (new if before is None else new - known).double().square()
+        found.append(square.sum(1) if rows else square.sum())
+    return torch.cat(found) if rows else torch.stack(found).sum()
 
 
 def shrinkage(norms: Tensor, among: Tensor, times: float, known: Tensor | None = None) -> Tensor:

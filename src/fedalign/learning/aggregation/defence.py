@@ -47,12 +47,12 @@ def defended(server: Server, updates: Sequence[Update], rule: Rule) -> Defended:
     if rule == "off" or not voters or not voters[0].weights:  # a method without weights has checks of its own
         return Defended(list(updates))
     found = changes_of(server, voters)
-    shared = [name for name in found.moved[0] if name not in server.class_arrays]
+    shared = [name for name in found.names if name not in server.class_arrays]
     result = Defended(voters)
     against = torch.zeros(len(voters), dtype=torch.bool)
     reasons: dict[int, str] = {}
     if shared:
-        values = torch.stack([torch.cat([m[name].reshape(-1) for name in shared]) for m in found.moved])
+        values = torch.stack([_change(server, update, shared) for update in voters])  # (clients, numbers)
         scores = _remembered(server, voters, robust.agreement(values), result) if len(voters) >= 3 else None
         agreed, against = _vote(values, rule, server.state.get(LAST), scores)
         reasons = _others(found.shared, scores, against) if rule == "auto" and scores is not None else {}
@@ -62,12 +62,17 @@ def defended(server: Server, updates: Sequence[Update], rule: Rule) -> Defended:
         result.updates = _with_shared(server, voters, values, agreed, against, shared)
     for client in against.nonzero().flatten().tolist():
         result.suspected[voters[client].client] = reasons.get(client, ELSEWHERE)
-    rows = [name for name in server.class_arrays if name in found.moved[0]]
+    rows = [name for name in server.class_arrays if name in found.names]
     if rows:
         _defend_classes(server, result, found.owned, found.classes, against, rule, rows)
     heard = iter(result.updates)
     result.updates = [next(heard) if update.num_examples else update for update in updates]
     return result
+
+
+def _change(server: Server, update: Update, names: Sequence[str]) -> Tensor:
+    """What a client changed in these weights, as one vector."""
+    return torch.cat([(update.weights[name] - server.weights[name]).reshape(-1) for name in names])
 
 
 def _remembered(server: Server, updates: Sequence[Update], scores: Tensor, result: Defended) -> Tensor:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fedalign.types import Arrays, Update
 
+PIECE = 1 << 23  # numbers of all clients' class vectors that are averaged at a time
 MOST_ROWS = 10.0  # times the median number of examples that one client counts for
 
 
@@ -29,10 +30,15 @@ def average_over_owners(before: Tensor, rows: Sequence[Tensor], votes: Tensor) -
 
     before (C, ...), `rows` one (C, ...) per client, votes (clients, C) >= 0.
     """
-    stacked = torch.stack(list(rows))  # (clients, C, ...)
     total = votes.sum(0)  # (C,)
     share = votes / total.clamp(min=torch.finfo(votes.dtype).tiny)
-    averaged = torch.einsum("mc...,mc->c...", stacked, share.to(stacked.dtype))
+    step = max(1, PIECE * len(before) // max(before.numel() * len(rows), 1))  # classes at a time
+    averaged = torch.cat(
+        [
+            torch.einsum("mc...,mc->c...", torch.stack(parts), part.to(before.dtype))
+            for *parts, part in zip(*(array.split(step) for array in rows), share.split(step, 1), strict=True)
+        ]
+    )
     owned = (total > 0).view(-1, *[1] * (before.dim() - 1))
     return torch.where(owned, averaged, before)
 
