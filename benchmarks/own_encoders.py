@@ -1,7 +1,8 @@
 """Three parties with encoders of their own on R8: each party's F1 alone, together, and with one common encoder; the
-model distilled from theirs, and the analytic solution, which uses no encoder of theirs.
+model distilled from theirs, each party's F1 after that model has taught it, and the analytic solution, which uses no
+encoder of theirs. Parties alone have as many rounds as taught ones.
 
-python benchmarks/own_encoders.py --rounds 10 --seeds 3
+python benchmarks/own_encoders.py --rounds 5 --taught-rounds 5 --seeds 3 --set training.epochs=2
 """
 
 from __future__ import annotations
@@ -23,12 +24,13 @@ from fedalign.runs import experiment
 
 SETTINGS = ["partition.clients=3", "partition.classes_per_client=4", "partition.cover=true", "clients_per_round=3"]
 SMALL = Choice(name="transformer", dim=64, heads=2, feedforward=32)
-WAYS = ("alone", "together", "common small encoder", "analytic")
+WAYS = ("alone", "together", "taught", "common small encoder", "analytic")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--taught-rounds", type=int, default=5)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--set", action="append", default=[])
     given = parser.parse_args()
@@ -40,7 +42,7 @@ def main() -> None:
         own = {names[1]: SMALL, names[2]: Choice(name="tfidf")}
         for way in WAYS:
             began = time.process_time()
-            for party in scores(settings, data, own, way):
+            for party in scores(settings, data, own, way, given.taught_rounds):
                 every, own_classes = 100 * party["f1"], 100 * party["own_f1"]
                 found.setdefault((way, party["name"], party["encoder"]), []).append((every, own_classes))
                 print(f"seed {seed}, {way}: {party['name']} ({party['encoder']}) {every:.1f}, {own_classes:.1f}")
@@ -50,11 +52,17 @@ def main() -> None:
         print(f"| {way} | {name} | {encoder} | {every:.1f} | {own_classes:.1f} |")
 
 
-def scores(settings: config.Config, data: Any, own: dict[str, Choice], way: str) -> Iterator[dict[str, Any]]:
+def scores(
+    settings: config.Config, data: Any, own: dict[str, Choice], way: str, taught: int
+) -> Iterator[dict[str, Any]]:
     """F1 of each party, over all classes and over its own."""
     mine = settings.encoder.model_dump()
     if way == "alone":  # from the same first weights and with the same batches
+        settings = settings.model_copy(update={"rounds": settings.rounds + taught})
         yield from run(settings, data, EncoderChoice(**mine, parties=own), exchange=False)["parties"]
+    elif way == "taught":
+        choice = EncoderChoice(**mine, parties=own, distilled=True, taught_rounds=taught)
+        yield from run(settings, data, choice)["parties"]
     elif way == "together":
         result = run(settings, data, EncoderChoice(**mine, parties=own, distilled=True))
         print("distilled:", json.dumps(result["distilled"]["chosen"]))

@@ -20,6 +20,7 @@ from typing import Any
 from pydantic import (
     BaseModel,
     ConfigDict,
+    Field,
     SerializerFunctionWrapHandler,
     TypeAdapter,
     ValidationError,
@@ -59,11 +60,13 @@ class EncoderChoice(Choice):
 
     parties: dict[str, Choice] = {}
     distilled: bool = False  # with parties: also learn one common model from theirs
+    taught_rounds: int = Field(0, ge=0)  # with distilled: rounds in which parties then learn from that model
 
     @model_serializer(mode="wrap")
     def _without_nobody(self, inner: SerializerFunctionWrapHandler) -> dict[str, Any]:
         found: dict[str, Any] = inner(self)
-        return {key: value for key, value in found.items() if value or key not in ("parties", "distilled")}
+        optional = ("parties", "distilled", "taught_rounds")
+        return {key: value for key, value in found.items() if value or key not in optional}
 
 
 def names(folder: str) -> list[str]:

@@ -29,6 +29,7 @@ OWN = {
     "encoder__parties__north__heads": 2,
     "encoder__parties__south__name": "tfidf",
     "encoder__distilled": True,
+    "encoder__taught_rounds": 1,
 }
 
 
@@ -91,6 +92,7 @@ def test_a_party_reads_which_encoder_is_its_own_before_it_agrees() -> None:
     assert found.own_encoder == "tfidf"
     assert set(found.replies["each round"].weights) == {"label_encoder.weight"}
     assert "distillation, once: sums over its rows" in found.replies
+    assert found.replies["each round after the distillation"].size == 0
     plain = preview(CLINICS / "south.jsonl", settings(), "south")
     assert not plain.own_encoder
     assert not any("encoder" in sentence for sentence in plain.never)
@@ -103,7 +105,8 @@ def test_an_encoder_of_nobody_is_refused_before_a_kit_is_written(tmp_path: Path)
 
 
 def test_the_server_of_parties_with_models_of_their_own_has_none(tmp_path: Path) -> None:
-    run = Server(tmp_path, settings(rounds=1, **{**OWN, "encoder__distilled": False}), clinics(tmp_path))
+    undistilled = {**OWN, "encoder__distilled": False, "encoder__taught_rounds": 0}
+    run = Server(tmp_path, settings(rounds=1, **undistilled), clinics(tmp_path))
     run.run()
     assert not (run.out / "model.safetensors").exists()
     with pytest.raises(UserError, match=r"each party gets its own; the parties keep theirs"):

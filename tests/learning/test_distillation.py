@@ -15,8 +15,9 @@ from fedalign.learning.analytic.solve import solve
 from fedalign.learning.analytic.state import stage_of
 from fedalign.learning.analytic.summary import rejection
 from fedalign.learning.analytic.sums import sums, total, with_constant
-from fedalign.learning.distillation import PHASE, Distillation, Phase, phase_of, teacher_labels
+from fedalign.learning.distillation import PHASE, Distillation, Phase, labelled_by, phase_of, teacher_labels
 from fedalign.learning.local_training import ModelPair, train_client
+from fedalign.learning.own_encoders import OWN, TAUGHT, load_own
 from fedalign.learning.rounds import Plan
 from fedalign.runs import experiment
 from fedalign.types import Examples, Server, Update
@@ -95,7 +96,7 @@ def answers(plan: Plan, server: Server, number: int) -> list[Update]:
     found = []
     for m, party in enumerate(plan.federation.parties):
         models = ModelPair(plan.models[m])
-        solving = phase_of(server) is not Phase.TRAINING
+        solving = phase_of(server) is Phase.SOLVING
         state = {"optimizer:kept": torch.ones(1), "own:label_encoder.weight": torch.ones(8, 16)} if solving else {}
         update, after = train_client(
             plan.algorithm, models, server, party.train, state, plan.config.training, (1, number, m),
@@ -181,3 +182,56 @@ def test_a_row_without_unknown_entries_gets_no_label() -> None:
     data = plan.federation.parties[0].train
     known = Examples(data.x, data.y, torch.ones_like(data.known), data.classes)
     assert not bool(teacher_labels(plan.models[0], known).any())
+
+
+def test_unknown_entries_get_the_students_decisions_and_known_ones_stay() -> None:
+    plan = experiment.plan(config.load("synthetic", SETTINGS))
+    model, data = plan.models[0], plan.federation.parties[0].train
+    taught = labelled_by(model, None, data)
+    assert bool(taught.known.all())
+    torch.testing.assert_close(taught.y[data.known], data.y[data.known])
+    assert set(taught.y.sum(1).tolist()) == {1.0}
+    with torch.no_grad():
+        logits = model(data.x)
+    row = int((~data.known.all(1)).nonzero()[0])
+    assert int(taught.y[row].argmax()) == int(logits[row].masked_fill(data.known[row], -torch.inf).argmax())
+    model.task = "multi"
+    wanted = torch.where(data.known, data.y, (torch.sigmoid(logits) > 0.3).float())
+    torch.testing.assert_close(labelled_by(model, torch.full((8,), 0.3), data).y, wanted)
+
+
+def test_taught_clients_train_on_the_students_labels_and_send_nothing() -> None:
+    plan = experiment.plan(config.load("synthetic", [*SETTINGS, "encoder.taught_rounds=2"]))
+    algorithm, server = plan.algorithm, plan.start()
+    assert isinstance(algorithm, Distillation)
+    names = server.extra.keys()
+    for number in range(1, 5):
+        server = algorithm.server_step(plan.model, server, answers(plan, server, number))
+        assert server.extra.keys() == names
+    assert phase_of(server) is Phase.TEACHING
+    assert algorithm.solved(server)
+    assert not algorithm.finished(server)
+    assert algorithm.participants(server) == [0, 1, 2]
+    party = plan.federation.parties[0]
+    update, state = train_client(
+        algorithm, ModelPair(plan.models[0]), server, party.train, {}, plan.config.training, (1, 5, 0)
+    )
+    assert not update.weights
+    assert not update.extra
+    assert torch.equal(update.classes, party.train.classes)
+    assert algorithm.reject(update) is None
+    # the same training, by hand, on the rows that the student has labelled
+    student, _, _ = algorithm.distilled(server)
+    rows = labelled_by(student, None, party.train)
+    models = ModelPair(plan.models[0])
+    train_client(algorithm.then, models, replace(server, extra={}), rows, {}, plan.config.training, (1, 5, 0))
+    assert torch.equal(state[f"{OWN}label_encoder.weight"], models.model.label_encoder.weight)
+    # from now on all class vectors are the client's own
+    assert TAUGHT in state
+    loaded = load_own(plan.models[0].clone(), server.weights, state, party.train.classes)
+    assert torch.equal(loaded.label_encoder.weight, state[f"{OWN}label_encoder.weight"])
+    before, server = server, algorithm.server_step(plan.model, server, [update])
+    assert torch.equal(before.weights["label_encoder.weight"], server.weights["label_encoder.weight"])
+    assert before.weights is not server.weights  # so that a deployed engine asks for scores again
+    assert algorithm.finished(algorithm.server_step(plan.model, server, [update]))
+    assert algorithm.planned_rounds(plan.model, 1) == 6

@@ -195,7 +195,7 @@ def test_a_distilled_run_that_stops_between_exchanges_resumes_to_the_same_model(
         if now.number == 4:
             raise Stop
 
-    wanted = settings("encoder.distilled=true")
+    wanted = settings("encoder.distilled=true", "encoder.taught_rounds=2")
     whole = experiment.run(wanted, tmp_path / "whole")
     with pytest.raises(Stop):
         experiment.run(wanted, tmp_path / "parts", callbacks=RunCallbacks(on_round=stop))
@@ -226,6 +226,14 @@ def test_what_does_not_fit_is_one_sentence() -> None:
         experiment.plan(config.load("synthetic", ["encoder.distilled=true"]))
     with pytest.raises(UserError, match=r"encoder\.distilled"):
         settings("encoder.distilled=perhaps")
+    with pytest.raises(UserError, match=r"taught_rounds needs the distilled model; set encoder\.distilled = true"):
+        experiment.plan(settings("encoder.taught_rounds=2"))
+    with pytest.raises(UserError, match=r"encoder\.taught_rounds is for parties with encoders of their own; add"):
+        experiment.plan(config.load("synthetic", ["encoder.taught_rounds=2"]))
+    with pytest.raises(UserError, match=r"taught_rounds"):
+        settings("encoder.taught_rounds=-1")
+    with pytest.raises(UserError, match=r"own_class_vectors does not go with \[encoder\.parties\]"):
+        experiment.plan(settings("algorithm.own_class_vectors=true"))
 
 
 def test_a_party_may_have_a_module_of_its_own_and_a_run_from_elsewhere_runs_none(tmp_path: Path) -> None:

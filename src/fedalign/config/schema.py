@@ -26,6 +26,7 @@ def schema() -> dict[str, Any]:
     for rule in found["properties"]["encoder"]["allOf"]:
         rule["then"]["properties"]["parties"] = {"type": "object", "additionalProperties": {"type": "object"}}
         rule["then"]["properties"]["distilled"] = {"type": "boolean", "default": False}
+        rule["then"]["properties"]["taught_rounds"] = {"type": "integer", "minimum": 0, "default": 0}
     # `[when.fedprox]` holds sections that apply to one algorithm only
     # a plugin's section there has no name of its own, so its options are checked when the file is read
     sections = {

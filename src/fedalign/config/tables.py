@@ -99,8 +99,8 @@ def complete(config: Config) -> Config:
             continue
         filled[section] = _filled(kind, getattr(config, section))
     parties = {name: _filled("encoders", choice) for name, choice in config.encoder.parties.items()}
-    distilled = config.encoder.distilled
-    filled["encoder"] = EncoderChoice(**filled["encoder"].model_dump(), parties=parties, distilled=distilled)
+    given = config.encoder.model_dump(include={"distilled", "taught_rounds"})
+    filled["encoder"] = EncoderChoice(**filled["encoder"].model_dump(), parties=parties, **given)
     return config.model_copy(update=filled)
 
 

@@ -65,7 +65,7 @@ class ConvNetEncoder(nn.Module):
 
     def forward(self, x: Rows, noise: KeyedRandom | None = None) -> Tensor:
         assert isinstance(x, Tensor)
-        x = x.to(memory_format=torch.channels_last)  # convolutions on the CPU train a fifth faster than in rows of pixels
+        x = x.to(memory_format=torch.channels_last)  # a fifth faster to train on the CPU
         for stage in range(STAGES):
             x = F.relu(self._normed(F.conv2d(x, self.into[stage], stride=2 if stage else 1, padding=1), 2 * stage))
             x = F.relu(x + self._normed(F.conv2d(x, self.within[stage], padding=1), 2 * stage + 1))

@@ -20,6 +20,7 @@ from fedalign.learning.replies import Rejection
 from fedalign.types import Arrays, ReplySpec, Server, Task, Update, Visit
 
 OWN = "own:"  # prefix of the weights in a client's state
+TAUGHT = "taught"  # in the state of a client whose vectors are all its own, because a distilled model taught it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +108,7 @@ class OwnModels(Protocol):
 
 def load_own(model: DualEncoder, received: Arrays, state: Mapping[str, Tensor], classes: Tensor) -> DualEncoder:
     """The model of a client: the encoder of its state, its vectors of the classes it annotates, the server's others."""
+    classes = ones_like(classes) if TAUGHT in state else classes
     own = {name.removeprefix(OWN): value for name, value in state.items() if name.startswith(OWN)}
     for name in model.class_arrays:
         if name in own:

@@ -88,8 +88,9 @@ def plan(config: Config, data: Federation | None = None) -> Plan:
         sharing = own_encoders.sharing_class_vectors(algorithm_of(config), config, data)
         common = model(config, data, sharing.head)
         return Plan(config, data, sharing, common, own_encoders.models(config, data, common))
-    if config.encoder.distilled:
-        raise UserError("encoder.distilled is for parties with encoders of their own; add [encoder.parties.NAME]")
+    if config.encoder.distilled or config.encoder.taught_rounds:
+        option = "distilled" if config.encoder.distilled else "taught_rounds"
+        raise UserError(f"encoder.{option} is for parties with encoders of their own; add [encoder.parties.NAME]")
     algorithm = protection.simulated(algorithm_of(config), config, data)
     config = with_feature_map(config, data.inputs, len(data.label_names))
     return Plan(config, data, algorithm, model(config, data, algorithm.head))

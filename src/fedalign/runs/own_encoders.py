@@ -43,15 +43,20 @@ def sharing_class_vectors(algorithm: Algorithm, config: Config, data: Federation
         )
     if config.privacy.on or config.privacy.secure_sums:
         raise UserError("[privacy] protects runs with one encoder for all parties; remove [encoder.parties]")
+    if algorithm.own_class_vectors:
+        raise UserError("algorithm.own_class_vectors does not go with [encoder.parties]; remove one of them")
     if config.engine.name != "local":
         raise UserError("encoders that differ between parties run with engine.name = 'local' only")
     shared: dict[str, Any] = {"then": algorithm, "clip_updates": algorithm.clip_updates, "robust": algorithm.robust}
+    if config.encoder.taught_rounds and not config.encoder.distilled:
+        raise UserError("encoder.taught_rounds needs the distilled model; set encoder.distilled = true")
     if not config.encoder.distilled:
         return OwnEncoders(**shared)
     asked = {"refinements": 0, "robust": "off" if algorithm.robust == "off" else "auto"}
     analytic = registry.build("algorithms", "analytic", asked)
     student = first_model(student_config(config, data), data, analytic.head)
-    return Distillation(**shared, analytic=analytic, student=student, rounds=config.rounds)
+    shared |= {"rounds": config.rounds, "taught_rounds": config.encoder.taught_rounds}
+    return Distillation(**shared, analytic=analytic, student=student)
 
 
 def check_names(config: Config, parties: Sequence[str]) -> None:

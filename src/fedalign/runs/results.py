@@ -40,7 +40,7 @@ def finish(
         if isinstance(engine, OwnModels):  # in a deployment, parties keep their models
             result["parties"] = own_encoders.finish(prepared, engine, weights, thresholds, folder.path, card)
         weights = {}
-        if isinstance(prepared.algorithm, Distillation) and prepared.algorithm.finished(server):
+        if isinstance(prepared.algorithm, Distillation) and prepared.algorithm.solved(server):
             weights, card, result["distilled"] = own_encoders.finish_distilled(prepared, server, card)
         elif prepared.config.encoder.distilled:
             warn("too many rounds had too few replies, so no model was distilled; start a new run")
