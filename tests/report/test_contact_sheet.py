@@ -12,6 +12,7 @@ from PIL import Image
 from fedalign import config
 from fedalign.errors import UserError
 from fedalign.inputs import Images, Scaling
+from fedalign.learning.model import probabilities
 from fedalign.report import contact_sheet
 from fedalign.report.facts import Rebuilder
 from fedalign.report.load import read
@@ -21,11 +22,19 @@ from fedalign.types import Examples
 
 def test_the_most_and_the_least_certain_rows_are_chosen_once_each() -> None:
     chances = torch.tensor([[0.5, 0.5], [0.9, 0.1], [0.2, 0.8], [0.4, 0.6]])
-    most, least = contact_sheet.chosen(contact_sheet.certainty(chances, "single"))
+    most, least = contact_sheet.chosen(contact_sheet.certainty(chances.log(), "single"))
     assert most.tolist() == [1, 2]
     assert least.tolist() == [0, 3]
     # multi-label: the mean distance from one half is 0, 0.4, 0.3, 0.1
-    assert contact_sheet.certainty(chances, "multi").tolist() == pytest.approx([0, 0.4, 0.3, 0.1])
+    assert contact_sheet.certainty(chances.logit(), "multi").tolist() == pytest.approx([0, 0.4, 0.3, 0.1])
+
+
+def test_chances_that_are_rounded_to_one_are_told_apart() -> None:
+    logits = torch.tensor([[40.0, 0.0, 0.0], [0.0, 60.0, 0.0], [0.0, 0.0, 50.0], [30.0, 29.0, 0.0]])
+    assert (probabilities(logits, "single").max(1).values == 1).tolist() == [True, True, True, False]
+    certain = contact_sheet.certainty(logits, "single")
+    assert certain.argsort(descending=True).tolist() == [1, 2, 0, 3]
+    assert float(certain[3]) == pytest.approx(1.0)  # log odds against one class that matters
 
 
 def test_a_caption_names_the_true_class_where_it_is_another() -> None:

@@ -56,7 +56,7 @@ def command(
         )
     if model.thresholds is not None:
         output.print("with the thresholds chosen at the end of training")
-    suggest("fedalign predict", run, "NEW.csv", "--out", "predictions.csv")
+    suggest("fedalign predict", run, model.inputs.new_file, "--out", "predictions.csv")
 
 
 def print_scores(found: Evaluation, name: str) -> None:

@@ -40,4 +40,4 @@ def command(
     answer({"folder": target, "bytes": sizes, "onnx_difference": difference})
     if difference is not None:
         output.print(f"checked with onnxruntime: logits differ from the model's by at most {difference:.1e}")
-    suggest("fedalign predict", target, "NEW.csv")
+    suggest("fedalign predict", target, model.inputs.new_file)

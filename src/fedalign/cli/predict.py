@@ -27,7 +27,7 @@ def command(
     source: Annotated[
         str,
         typer.Argument(
-            metavar="INPUT", help="CSV, TSV, JSONL, Parquet, NPZ or a folder of images; - for standard input."
+            metavar="INPUT", help="CSV, TSV, JSONL, Parquet, NPZ, an image or a folder of images; - for standard input."
         ),
     ],
     out: Annotated[Path | None, typer.Option(help="CSV or JSONL file; default: standard output.")] = None,
@@ -101,7 +101,7 @@ def command(
         )
     if out is not None:
         output.print(f"{done:,} rows: {escape(str(out))}", soft_wrap=True)
-        suggest("fedalign evaluate", run, "LABELLED.csv")
+        suggest("fedalign evaluate", run, model.inputs.labelled_file)
 
 
 def _check_out(out: Path, source: str) -> None:

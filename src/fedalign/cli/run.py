@@ -126,6 +126,7 @@ def announced(out: Path, page: Path | None) -> RunCallbacks:
 
 def print_kept(folders: list[Path], report: bool) -> None:
     """Says which of the two runs to keep and why, and draws both on one page."""
+    from fedalign.inference.card import read_card
     from fedalign.report import page
     from fedalign.runs.keep import keep_better
 
@@ -135,7 +136,7 @@ def print_kept(folders: list[Path], report: bool) -> None:
     if report:
         made = page.make(folders, folders[-1] / "both.html", note)
         output.print(f"both on one page: {escape(str(made))}", soft_wrap=True)
-    suggest("fedalign predict", kept.folder, "NEW.csv")
+    suggest("fedalign predict", kept.folder, read_card(kept.folder).inputs.new_file)
 
 
 def default_folder(config: Config, resume: bool) -> Path:

@@ -60,16 +60,18 @@ def command(
         classes = f"{len(model.label_names)} classes, {model.task}-label {model.inputs.kind}"
         output.print(f"serving {escape(str(run))} ({classes}); Ctrl-C stops", soft_wrap=True)
         output.print(f"page: {where}/   reference: {where}/docs", soft_wrap=True)
-        output.print(f"next:  [bold]{escape(example(where, token, token_file))}[/]", soft_wrap=True)
+        output.print(
+            f"next:  [bold]{escape(example(where, model.inputs.new_file, token, token_file))}[/]", soft_wrap=True
+        )
         output.file.flush()
 
     listen.serve(app, listening, ready)
 
 
-def example(where: str, token: str | None, token_file: Path | None) -> str:
+def example(where: str, file: str, token: str | None, token_file: Path | None) -> str:
     """A command that sends a file to the server."""
     sent = ""
     if token is not None:
         value = "$FEDALIGN_TOKEN" if token_file is None else f"$(cat {shlex.quote(str(token_file))})"
         sent = f'-H "Authorization: Bearer {value}" '
-    return f"curl {sent}-F file=@NEW.csv {where}/predict"
+    return f"curl {sent}-F file=@{file} {where}/predict"

@@ -34,7 +34,7 @@ from fedalign.types import ArraySpec, ReplySpec
 
 GRID = "validation, once at the end"
 NEVER = (
-    "rows: no text, number, recording or cell",
+    "rows: no text, number, recording, image or cell",
     "labels of single rows",
     "the file's path, the order of its rows",
     "the party's state between rounds, such as that of its optimizer; only its size is sent",

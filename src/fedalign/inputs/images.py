@@ -90,6 +90,9 @@ class Images(ScaledNumbers):
     feature_map: ClassVar[str] = "pixels"
     opens_files: ClassVar[bool] = True
     graph_rows: ClassVar[str] = "`rows` (n, channels, height, width) float32 pixels from 0 to 1"
+    new_file: ClassVar[str] = "NEW.png"
+    labelled_file: ClassVar[str] = "LABELLED_FOLDER"
+    reported: ClassVar[str] = "the size of their images and the mean and variance of each channel"
     Columns: ClassVar[type] = ImageColumns
     Settings: ClassVar[type] = ImageSettings
     about: ClassVar[dict[str, str]] = {"images": "the column with the path of an image, relative to the file's folder"}
@@ -178,6 +181,11 @@ class Images(ScaledNumbers):
         return cls(scaling=scaling, size=_size(first))
 
     # --- tensors ----------------------------------------------------------------------------------------------------
+
+    @property
+    def reads(self) -> str:
+        channels, height, width = self.size
+        return f"images of {width} x {height} pixels, {_colours(channels)}, and stretches files of other sizes"
 
     @property
     def shape(self) -> Shape:

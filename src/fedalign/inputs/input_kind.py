@@ -57,10 +57,18 @@ class InputKind(Stored):
     opens_files: ClassVar[bool] = False
     trial_is_prepared: ClassVar[bool] = False  # whether `trial` returns prepared rows
     graph_rows: ClassVar[str] = "`rows`"  # what an exported graph reads
+    new_file: ClassVar[str] = "NEW.csv"  # stands for a user's new rows in the commands that are suggested
+    labelled_file: ClassVar[str] = "LABELLED.csv"  # the same for rows with labels
+    reported: ClassVar[str] = ""  # what a model's card says that parties reported about their rows before training
     # dataclass of the [dataset] options that say where the input is; its first field has the kind's name, e.g. `text`
     Columns: ClassVar[type]
     Settings: ClassVar[type] = NoSettings  # dataclass of the [dataset] options that say how rows are prepared
     about: ClassVar[Mapping[str, str]] = {}  # a comment per option, for the TOML file that `fedalign init` writes
+
+    @property
+    def reads(self) -> str:
+        """What a model reads, for its card."""
+        return self.rows_called
 
     @classmethod
     def name(cls) -> str:

@@ -49,8 +49,9 @@ def drawn(plan: Plan, model: DualEncoder) -> Figure:
     if data.inputs.pictures(data.test.x) is None:
         raise UserError(f"a contact sheet shows images, and this run reads {data.inputs.rows_called}")
     with scoring.threads() as pool:
-        chances = probabilities(scoring.logits(model, data.test.x, pool), data.task)  # (n, C)
-    most, least = chosen(certainty(chances, data.task))
+        logits = scoring.logits(model, data.test.x, pool)  # (n, C)
+    chances = probabilities(logits, data.task)
+    most, least = chosen(certainty(logits, data.task))
     rows = torch.cat([most, least])
     found = data.test.take(rows)
     pictures = data.inputs.pictures(found.x)
@@ -59,9 +60,14 @@ def drawn(plan: Plan, model: DualEncoder) -> Figure:
     return _figure(pictures, captions, len(most))
 
 
-def certainty(chances: Tensor, task: Task) -> Tensor:
-    """(n,) the chance of the likeliest class or, multi-label, the mean distance of all chances from one half."""
-    return chances.max(1).values if task == "single" else (chances - 0.5).abs().mean(1)
+def certainty(logits: Tensor, task: Task) -> Tensor:
+    """(n,) how far the likeliest class is ahead of all others together or, multi-label, the mean distance of all
+    chances from one half. Chances that are rounded to 1 differ in their logits."""
+    if task == "multi":
+        return (probabilities(logits, task) - 0.5).abs().mean(1)
+    best, rest = logits.topk(1, dim=1), logits.clone()
+    rest.scatter_(1, best.indices, float("-inf"))
+    return best.values[:, 0] - rest.logsumexp(1)  # the log odds of the likeliest class
 
 
 def chosen(certain: Tensor) -> tuple[Tensor, Tensor]:

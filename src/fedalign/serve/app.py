@@ -73,7 +73,7 @@ def _routes(app: FastAPI, service: Service) -> None:
 
     @app.get("/openapi.json", include_in_schema=False)
     async def openapi() -> dict[str, Any]:
-        return with_predict(app.openapi())
+        return with_predict(app.openapi(), service.model.inputs)
 
 
 def _pages(app: FastAPI) -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from fedalign.inputs import InputKind
+from fedalign.serve.bodies import IMAGES
+
 ABOUT = (
     "Predictions by label name. If the server was started with a token, /predict and /model need the header "
     "`Authorization: Bearer TOKEN`."
@@ -122,6 +125,28 @@ PREDICT: dict[str, Any] = {
 }
 
 
-def with_predict(found: dict[str, Any]) -> dict[str, Any]:
+IMAGE_BODIES: dict[str, Any] = {
+    "multipart/form-data": PREDICT["requestBody"]["content"]["multipart/form-data"],
+    **dict.fromkeys(IMAGES, FILE),
+    "application/json": {
+        "schema": {
+            **ROWS,
+            "properties": {
+                "rows": {
+                    "type": "array",
+                    "items": {},
+                    "description": "Images as lists (height, width, channels) of pixels from 0 to 1.",
+                }
+            },
+        },
+        "example": {"rows": [[[[0.9, 0.1, 0.1], [0.2, 0.2, 0.8]]]]},
+    },
+}
+
+
+def with_predict(found: dict[str, Any], inputs: InputKind) -> dict[str, Any]:
     """The OpenAPI document of the other routes, with POST /predict before them."""
-    return {**found, "paths": {"/predict": {"post": PREDICT}, **found["paths"]}}
+    predict = {**PREDICT, "x-file": inputs.new_file}  # in the examples of the page
+    if inputs.opens_files:
+        predict["requestBody"] = {"required": True, "content": IMAGE_BODIES}
+    return {**found, "paths": {"/predict": {"post": predict}, **found["paths"]}}

@@ -60,6 +60,15 @@ async function start() {
   const [label, hint] = kinds[about.kind] || ["Rows as JSON", "[...]"];
   at("row-label").textContent = label;
   at("row").placeholder = hint;
+  if (about.kind === "images") readImages();
+}
+
+function readImages() {
+  for (const id of ["row-label", "row", "send"]) at(id).hidden = true;
+  at("choose").textContent = "Choose an image";
+  at("choose").className = "";
+  at("file").accept = ".png,.jpg,.jpeg,.tif,.tiff,.webp";
+  at("files").textContent = "or drop an image anywhere: PNG, JPEG, TIFF or WebP";
 }
 
 // --- asking ----------------------------------------------------------------------------------------------------------

@@ -53,7 +53,7 @@ async function start() {
   const found = await (await fetch("/openapi.json")).json();
   at("about").textContent = `${found.info.title} ${found.info.version}. ${found.info.description}`;
   at("examples").textContent = [
-    `curl -F file=@NEW.csv ${location.origin}/predict`,
+    `curl -F file=@${found.paths["/predict"].post["x-file"]} ${location.origin}/predict`,
     `curl -H 'Content-Type: application/json' -d '{"rows": [ROW]}' '${location.origin}/predict?top=3&explain=5'`,
     `curl ${location.origin}/model`,
   ].join("\n");

@@ -36,8 +36,8 @@ def write(model: Model, run: Path, out: Path, onnx: bool) -> float | None:
         model.save(part)
         if onnx:
             content = onnx_bytes(model)
-            difference = disagreement(model, content)
-            if difference > TOLERANCE:
+            difference, relative = disagreement(model, content)
+            if not relative <= TOLERANCE:
                 raise UserError(f"the ONNX graph differs from the model by {difference:.1e}; nothing was written")
             write_atomically(part / ONNX, content)
         write_atomically(part / "README.md", card(model, _without_paths(config), result, onnx, attacks))

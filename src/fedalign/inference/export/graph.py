@@ -8,7 +8,7 @@ import json
 import logging
 import warnings
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -28,12 +28,14 @@ from fedalign.encoders.transformer import TransformerEncoder, sinusoids
 from fedalign.errors import UserError
 from fedalign.inference.export.feature_maps import RocketGraph, TfIdfGraph
 from fedalign.inference.model import Model
-from fedalign.learning.model import LabelEncoder, probabilities
+from fedalign.learning import scoring
+from fedalign.learning.model import DualEncoder, LabelEncoder, probabilities
+from fedalign.types import Rows
 
 INSTALL = "pip install 'fedalign[onnx]'"
 ONNX = "model.onnx"
 TOLERANCE = 1e-4
-LARGE = 100  # logits beyond are compared relative to their size
+LARGE = 100  # where numbers beyond are added up, logits are compared relative to their size
 OPSET = 18
 
 
@@ -233,7 +235,14 @@ def graph_inputs(model: Model, rows: Any) -> dict[str, np.ndarray]:
     return model.inputs.graph_inputs(rows)
 
 
-def disagreement(model: Model, content: bytes) -> float:
+class Difference(NamedTuple):
+    """Between the logits of a graph and those of its model."""
+
+    largest: float
+    relative: float  # to the size of what is added up to a logit, where that is large
+
+
+def disagreement(model: Model, content: bytes) -> Difference:
     """The largest difference between the graph's logits and the model's, on rows of many lengths."""
     try:
         import onnxruntime
@@ -241,13 +250,26 @@ def disagreement(model: Model, content: bytes) -> float:
         raise UserError(f"checking the ONNX file needs more packages; run: {INSTALL}") from error
     session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
     rng = np.random.default_rng(1)
-    worst = 0.0
+    worst = Difference(0.0, 0.0)
     for count, longest in ((1, 1), (2, 30), (5, 200)):
         rows, given = model.inputs.trial(rng, count, min(longest, model.inputs.max_steps or longest))
-        ours = model.logits_of_prepared(rows) if model.inputs.trial_is_prepared else model.logits(rows)
-        size = max(1.0, float(ours.abs().max()) / LARGE)  # rounding grows with the numbers
-        worst = max(worst, float(np.abs(session.run(["logits"], given)[0] - ours.numpy()).max()) / size)
+        prepared = rows if model.inputs.trial_is_prepared else model.prepared(rows)
+        ours = model.logits_of_prepared(prepared)
+        size = max(1.0, addends(model.network, prepared) / LARGE)  # rounding grows with the numbers
+        found = float(np.abs(session.run(["logits"], given)[0] - ours.numpy()).max())
+        worst = Difference(max(worst.largest, found), max(worst.relative, found / size))
     return worst
+
+
+@torch.no_grad()
+def addends(network: DualEncoder, x: Rows) -> float:
+    """The largest sum of absolute values that are added up to one logit: at least the logit's own size, and far beyond
+    it where long class vectors have terms that cancel."""
+    encoder, vectors = network.data_encoder, network.label_encoder.weight
+    pairs = [(scoring.encode(network, x), F.normalize(vectors, dim=1) if network.label_encoder.normalise else vectors)]
+    if isinstance(encoder, StackedEncoder):
+        pairs.append((encoder.fixed_map(x), encoder.base_weight))
+    return max(float((z.abs() @ rows.abs().T).max()) for z, rows in pairs)
 
 
 @contextlib.contextmanager

@@ -21,8 +21,9 @@ def card(model: Model, config: dict[str, Any], result: dict[str, Any], onnx: boo
         "",
         f"A {model.task}-label classifier for {len(model.label_names)} classes, learned by federated training with "
         f"{_plain(str(algorithm))} (fedalign {result.get('fedalign', '')}). It reads "
-        f"{model.inputs.rows_called}. The parties' rows stayed with them; "
-        f"{shared} were shared, and {shared} can contain traces of rows.",
+        f"{model.inputs.reads}. The parties' rows stayed with them; "
+        f"{shared} were shared, and {shared} can contain traces of rows."
+        + (f" Before training, parties reported {model.inputs.reported}." if model.inputs.reported else ""),
         "",
         "## Data",
         "",

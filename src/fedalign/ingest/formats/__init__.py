@@ -18,6 +18,7 @@ from fedalign.ingest.formats.cells import MARKS, Batch
 from fedalign.ingest.formats.lists import Layout
 from fedalign.ingest.formats.problems import Problem, Report, refuse
 from fedalign.ingest.formats.table import Table
+from fedalign.inputs.pixels import ENDINGS as IMAGE_ENDINGS
 from fedalign.inputs.raw import Ragged
 from fedalign.system.files import ENDINGS, IDX, ZIPPED, stem
 
@@ -47,6 +48,8 @@ def open_table(path: Path) -> Table:
         return image_folder.open_table(path, printable(path.name))
     if not path.is_file():
         raise UserError(f"there is no file {path}; check the path")
+    if path.name.lower().endswith(IMAGE_ENDINGS):
+        return image_folder.one_image(path)
     if not readable(path):
         raise UserError(f"{path} is none of {', '.join(ENDINGS)} (or .csv.gz, .jsonl.gz); save it as one of them")
     name, shown = path.name.lower().removesuffix(".gz"), printable(path.name)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from fedalign.errors import UserError
+from fedalign.errors import UserError, printable
 from fedalign.ingest.formats.cells import Cells
 from fedalign.ingest.formats.problems import Report
 from fedalign.ingest.formats.table import ROWS, Piece, Table
@@ -37,14 +37,22 @@ def open_table(path: Path, file: str) -> Table:
     images = list(_images(path))
     if not images:
         raise UserError(f"the folder {path} holds no image ({', '.join(ENDINGS)}); put one folder per class there")
+    return _table(images, path, f"{file}/")
 
+
+def one_image(path: Path) -> Table:
+    """An image without a label, as a table of one row."""
+    return _table([(path.name, "")], path.parent, printable(path.name))
+
+
+def _table(images: Sequence[tuple[str, str]], folder: Path, file: str) -> Table:
     def pieces(wanted: Sequence[str], report: Report) -> Iterator[Piece]:
         for first in range(0, len(images), ROWS):
             names, labels = zip(*images[first : first + ROWS], strict=True)
             both: dict[str, Cells] = {IMAGE: pl.Series(names), LABEL: pl.Series(labels)}
             yield np.arange(first, first + len(names)) + 1, {name: both[name] for name in wanted}
 
-    return Table(f"{file}/", (IMAGE, LABEL), pieces, folder=path)
+    return Table(file, (IMAGE, LABEL), pieces, folder=folder)
 
 
 def _images(folder: Path) -> Iterator[tuple[str, str]]:
