@@ -7,7 +7,7 @@ is sent once with the first model and never back. A linear layer and a norm foll
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 from pydantic import Field
@@ -31,6 +31,10 @@ class EfficientNetLite0Tuned(Options):
     def build(self, shape: Shape, generator: torch.Generator) -> TunedEncoder:
         check_images(shape)
         return TunedEncoder(self, shape, generator)
+
+    def fixed_map(self) -> dict[str, Any]:
+        """The section of an encoder with the network as it was published, for methods that need fixed features."""
+        return {"name": "efficientnet-lite0", "side": self.side, "grid": self.grid}
 
 
 class TunedEncoder(EfficientNetEncoder):

@@ -28,10 +28,12 @@ def with_feature_map(config: Config, inputs: InputKind, classes: int) -> Config:
         if algorithm.base != "none" and not getattr(options, "stacked", False):
             raise UserError(f"algorithm.base needs an encoder that is trained; {config.encoder.name} is not")
         return config
-    name = inputs.feature_map
+    # an encoder may have a fixed form of itself, which knows more than the feature map that suits every row of a kind
+    section = options.fixed_map() if hasattr(options, "fixed_map") else {"name": inputs.feature_map}
+    name = section.pop("name")
     if not name:
         raise UserError(f"there is no fixed feature map for {inputs.rows_called}; choose another algorithm.name")
-    chosen = registry.build("encoders", name, {})
+    chosen = registry.build("encoders", name, section)
     filled = {key: getattr(chosen, key) for key in registry.option_names(type(chosen))}
     if config.privacy.on and "features" in filled:
         filled["features"] = PRIVATE_FEATURES
