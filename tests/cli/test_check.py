@@ -476,6 +476,8 @@ def test_check_tries_the_encoder_on_the_rows(tmp_path: Path, capsys: pytest.Capt
     assert "error: the transformer encoder reads sequences; use encoder.name = 'mlp'" in capsys.readouterr().err
     script(toml, settings + '"mlp"\n')
     assert fedalign("check", toml) == 0
+    script(toml, settings + '"transformer"\n[algorithm]\nname = "analytic"\n')  # which takes a fixed feature map
+    assert fedalign("check", toml) == 0
 
 
 def test_a_guess_needs_something_to_look_at(tmp_path: Path) -> None:

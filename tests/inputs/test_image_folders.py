@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from fedalign import Federation
 from fedalign.errors import UserError
@@ -68,6 +71,10 @@ def test_init_check_run_and_predict_work_on_folders(tmp_path: Path, capsys: pyte
     assert lines[0] == "row,prediction,class_1,probability_1,image"
     assert len(lines) == 21
     assert all(line.split(",")[1] == line.split(",")[4].split("/")[0] for line in lines[1:])
+    capsys.readouterr()
+    assert fedalign("predict", tmp_path / "run", tmp_path / "plants/north/dark/00.png", "--out", found) == 0
+    assert found.read_text().splitlines()[1].startswith("1,dark,dark,")
+    assert "LABELLED_FOLDER" in capsys.readouterr().out
     (tmp_path / "new").mkdir()
     (tmp_path / "new" / "a.png").write_bytes((tmp_path / "plants/north/dark/00.png").read_bytes())
     (tmp_path / "new" / "b.png").write_bytes(b"")
@@ -141,3 +148,103 @@ def test_idx_files_are_a_party_each(tmp_path: Path) -> None:
     labels.write_bytes(gzip.compress(b"\0\0\x0d\x01" + bytes(8)))
     with pytest.raises(UserError, match="is no idx file of bytes with 1 dimensions; copy it again"):
         Federation.from_files(tmp_path)
+
+
+def test_links_folders_called_like_images_and_names_without_text_are_told(tmp_path: Path) -> None:
+    """Links that lead nowhere or in circles, a folder x.png, and a file whose name is no UTF-8."""
+    write_folders(tmp_path)
+    dark = tmp_path / "north" / "dark"
+    (dark / "up.png").symlink_to("..")
+    (dark / "x.png").mkdir()
+    assert [party.name for party in Federation.from_files(tmp_path).parties] == ["north", "south"]
+    for place, target in ((tmp_path / "north" / "again", "."), (tmp_path / "loop", tmp_path)):
+        place.symlink_to(target)
+        with pytest.raises(UserError, match=rf"{place} is a link to a folder that contains it; remove the link"):
+            Federation.from_files(tmp_path)
+        place.unlink()
+    (dark / "self.png").symlink_to("self.png")
+    with pytest.raises(UserError, match=r"there is no such file; check the path dark/self.png"):
+        Federation.from_files(tmp_path)
+    (dark / "self.png").unlink()
+    (dark / "00.png").rename(dark / os.fsdecode(b"caf\xe9.png"))
+    with pytest.raises(UserError, match=r"the name caf\\udce9.png in .*dark is not UTF-8; rename it"):
+        Federation.from_files(tmp_path)
+    (dark / os.fsdecode(b"caf\xe9.png")).rename(dark / "00.png")
+    (tmp_path / "north" / "bright").rename(tmp_path / "north" / os.fsdecode(b"\xe9t\xe9"))
+    with pytest.raises(UserError, match=r"in .*north is not UTF-8; rename it"):
+        Federation.from_files(tmp_path)
+
+
+def test_a_party_with_none_of_these_only_is_told_what_is_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_folders(tmp_path)
+    for label in ("bright", "striped"):
+        for path in (tmp_path / "south" / label).iterdir():
+            (tmp_path / "south" / "none of these").mkdir(exist_ok=True)
+            path.rename(tmp_path / "south" / "none of these" / path.name)
+    assert fedalign("init", tmp_path) == 0
+    capsys.readouterr()
+    sentence = "south/: south has only rows of none of its classes; list the classes that it looked for in dataset.clas"
+    assert fedalign("check", tmp_path) == 2
+    shown = capsys.readouterr()
+    assert sentence in " ".join(shown.err.split())
+    assert "one error: training would stop" in shown.out
+    assert fedalign("run", tmp_path, "--out", tmp_path / "run") == 2
+    assert sentence in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_broken_image_is_an_error_or_left_out_but_not_both(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_folders(tmp_path)
+    (tmp_path / "north" / "dark" / "broken.png").write_bytes(b"x")
+    for options, status in (("", 2), ('broken_images = "leave out"\n', 0)):
+        (tmp_path / "fedalign.toml").write_text(
+            f'name = "x"\n[dataset]\nname = "files"\npath = "."\nimages = "image"\nlabel = "label"\n{options}'
+            '[algorithm]\nname = "analytic"\n'
+        )
+        assert fedalign("check", "--json", tmp_path) == status
+        found = json.loads(capsys.readouterr().out)["data"]["findings"]
+        said = [one["message"] for one in found if "left out" in one["message"] or "no image" in one["message"]]
+        assert len(said) == 1
+        if status == 0:
+            assert said == ["north/: one row is without an image that can be read and left out (row 23)"]
+
+
+def test_without_pillow_one_sentence_is_said_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_folders(tmp_path)
+    assert fedalign("init", tmp_path) == 0
+    monkeypatch.setitem(sys.modules, "PIL", None)  # as if it were not installed
+    capsys.readouterr()
+    sentence = "error: reading images needs Pillow; run: pip install 'fedalign[images]'"
+    assert fedalign("check", tmp_path) == 2
+    assert [line for line in capsys.readouterr().err.splitlines() if line.startswith("error")] == [sentence]
+    assert fedalign("run", tmp_path, "--out", tmp_path / "run") == 2
+    assert capsys.readouterr().err.splitlines() == [sentence]
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_device_that_is_not_here_leaves_no_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    if torch.backends.mps.is_available():
+        pytest.skip("this machine has the device mps")
+    write_folders(tmp_path)
+    assert fedalign("init", tmp_path) == 0
+    capsys.readouterr()
+    small = ["--set", "dataset.image_size=12", "--set", "engine.device=mps"]
+    assert fedalign("run", tmp_path, "--out", tmp_path / "run", *small) == 2
+    assert "torch finds no device mps here; set engine.device = 'cpu' or 'auto'" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_column_with_one_text_is_not_taken_for_the_classes(tmp_path: Path) -> None:
+    write_folders(tmp_path / "files")
+    for party in ("north", "south"):
+        names = sorted((tmp_path / "files" / party).glob("*/*.png"))
+        lines = [f"files/{party}/{path.parent.name}/{path.name},{path.parent.name},A7" for path in names]
+        (tmp_path / f"{party}.csv").write_text("\n".join(["scan,finding,machine", *lines]) + "\n")
+    data = Federation.from_files(tmp_path)
+    assert data.label_names == ("bright", "dark", "striped")

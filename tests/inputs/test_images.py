@@ -11,10 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional as F
 
 from fedalign import Federation, Model, train
 from fedalign.encoders import convnet, pixels
 from fedalign.errors import UserError
+from fedalign.inference.export import graph
 from fedalign.inference.export.graph import graph_of
 from fedalign.inference.files import predictions, reading_of
 from fedalign.ingest.offer import Offer
@@ -259,3 +261,30 @@ def test_an_image_that_is_missing_is_the_mean() -> None:
     inputs = Images(scaling=Scaling(mean=(0.5,), sd=(0.25,)), size=(1, 2, 2))
     x = np.array([[[[0.0, 0.5], [1.0, np.nan]]]], dtype=np.float32)
     assert inputs.rows(x).tolist() == [[[[-2.0, 0.0], [2.0, 0.0]]]]
+
+
+def test_a_graph_is_compared_with_what_is_added_up_to_a_logit(tmp_path: Path) -> None:
+    """Class vectors of length 4,000 whose terms cancel make float32 sums that differ by more than 0.0001."""
+    pytest.importorskip("onnxruntime", reason="the onnx extra is not installed")
+    write_parties(tmp_path)
+    settings = {"encoder.name": "pixels", "encoder.features": 720, "algorithm.name": "analytic"}
+    data = Federation.from_files(tmp_path, image_size=12)
+    model = train(data, out=tmp_path / "run", progress=False, settings=settings)
+    vectors = model.network.label_encoder.weight.data
+    with torch.no_grad():
+        vectors.copy_(4000 * F.normalize(torch.randn(vectors.shape, generator=torch.Generator().manual_seed(1)), dim=1))
+    rows, _ = model.inputs.trial(np.random.default_rng(0), 5, 200)
+    z = model.network.data_encoder(model.prepared(rows))
+    by_hand = max(float((z[i].abs() * vectors[c].abs()).sum()) for i in range(5) for c in range(len(vectors)))
+    assert graph.addends(model.network, model.prepared(rows)) == pytest.approx(by_hand, rel=1e-5)
+    assert by_hand > 5 * float(model.logits(rows).abs().max())
+    content = graph.onnx_bytes(model)
+    found = graph.disagreement(model, content)
+    assert found.relative < graph.TOLERANCE
+    with torch.no_grad():
+        vectors[0] *= 1.0001  # a graph of other weights is noticed
+    assert graph.disagreement(model, content).relative > graph.TOLERANCE
+    assert fedalign("export", tmp_path / "run", "--out", tmp_path / "out") == 0
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "It reads images of 12 x 12 pixels, colour, and stretches files of other sizes." in card
+    assert "Before training, parties reported the size of their images and the mean and variance of each chan" in card

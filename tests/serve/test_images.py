@@ -67,3 +67,15 @@ def test_a_broken_image_is_one_sentence(shapes: Model, tmp_path: Path) -> None:
     assert status == 422
     assert "the image is damaged or cut off" in str(found)
     assert str(tmp_path.parent) not in str(found)
+
+
+def test_the_openapi_document_of_an_image_model_names_images(shapes: Model) -> None:
+    status, found = ask(shapes, b"", address="/openapi.json", method="GET")
+    assert status == 200
+    post = found["paths"]["/predict"]["post"]
+    assert post["x-file"] == "NEW.png"
+    bodies = post["requestBody"]["content"]
+    assert {"image/png", "image/jpeg", "multipart/form-data", "application/json"} <= set(bodies)
+    assert "text/csv" not in bodies
+    status, found = ask(shapes, bodies["application/json"]["example"])
+    assert status == 200, found

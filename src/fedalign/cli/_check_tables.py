@@ -37,7 +37,7 @@ def print_classes(found: ValidationReport) -> None:
         for c in range(len(found.names))
     ]
     widths = [max(len(name), *(len(row[m]) for row in cells)) + 2 for m, name in enumerate(names)]
-    first = min(max(len(printable(name)) for name in found.names), 30)
+    first = min(max(len("class"), *(len(printable(name)) for name in found.names)), 30)
     if first + sum(widths) <= output.width:
         print_matrix(found, names, cells, first)
     else:

@@ -100,6 +100,8 @@ def files_of(path: Path, hints: dict[str, str]) -> Given:
         files = registry.build("datasets", "files", settings.dataset.options)
         encoder = registry.build("encoders", settings.encoder.name, settings.encoder.options)
         method = registry.build("algorithms", settings.algorithm.name, settings.algorithm.options)
+        if method.fixed_features and not getattr(encoder, "fixed", False):
+            encoder = None  # the method takes the fixed feature map of the rows instead
         labels = settings.labels if method.head == "names" else None
         return Given(files, encoder, labels, f"settings: {toml}", {})
     detected = detect(path, hints)
@@ -244,4 +246,5 @@ def print_survey(found: ValidationReport, how: str, path: Path) -> None:
             note(finding.message)
     for finding in errors:
         screen.print(f"[bold red]error:[/] {escape(finding.message)}")
-    output.print("ready to train" if found.trainable else f"{len(errors)} errors: training would stop", style="bold")
+    many = "one error" if len(errors) == 1 else f"{len(errors):,} errors"
+    output.print("ready to train" if found.trainable else f"{many}: training would stop", style="bold")

@@ -27,7 +27,10 @@ class Mlp:
 
     def build(self, shape: Shape, generator: torch.Generator) -> MlpEncoder:
         if shape.kind != "features":
-            raise UserError("the mlp encoder reads plain feature rows; use encoder.name = 'transformer' for sequences")
+            raise UserError(
+                "the mlp encoder reads plain feature rows; use encoder.name = 'transformer' for sequences, 'convnet' "
+                "for images"
+            )
         return MlpEncoder(self, shape, generator)
 
 

@@ -38,7 +38,10 @@ class Transformer:
 
     def build(self, shape: Shape, generator: torch.Generator) -> TransformerEncoder:
         if shape.kind not in ("tokens", "series"):
-            raise UserError("the transformer encoder reads sequences; use encoder.name = 'mlp' for plain feature rows")
+            raise UserError(
+                "the transformer encoder reads sequences; use encoder.name = 'mlp' for plain feature rows, 'convnet' "
+                "for images"
+            )
         return TransformerEncoder(self, shape, generator)
 
 

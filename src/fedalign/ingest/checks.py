@@ -74,22 +74,29 @@ def summarise(holding: Holding) -> PartySummary:
 def check_rows(holding: Holding, reading: Reading, findings: Findings) -> None:
     """Reports empty rows, a party without labels, and columns that are mostly empty."""
     records = holding.records
+
+    def is_label(column: str | None) -> bool:
+        return bool(column) and reading.is_label(column or "")
+
     empty = np.flatnonzero(records.empty)
-    if len(empty) == len(records):
+    broken = sum(
+        count for (file, column, _), count in findings.alike.items() if file == records.file and not is_label(column)
+    )
+    if broken and broken >= len(empty):
+        pass  # each has an error that says what to do
+    elif len(empty) == len(records):
         findings.error(
             f"{records.file}: every row of {printable(holding.name)} is empty; fill in the input or leave it out"
         )
     elif len(empty):
         rows = ", ".join(str(records.numbers[i]) for i in empty[:5].tolist()) + (", ..." if len(empty) > 5 else "")
         many = f"{len(empty):,} rows are" if len(empty) > 1 else "one row is"
-        findings.note(f"{records.file}: {many} empty and left out (row {rows})")
+        what = "without an image that can be read" if reading.input.opens_files else "empty"
+        findings.note(f"{records.file}: {many} {what} and left out (row {rows})")
     assert records.labels is not None
-    unread = any(file == records.file and column and reading.is_label(column) for file, column, _ in findings.alike)
-    if not unread and not records.labels.for_classes(holding.classes).known.any():
-        findings.error(
-            f"{records.file}: {printable(holding.name)} annotates nothing, all its labels are empty; label some rows "
-            "or leave it out"
-        )
+    unread = any(file == records.file and is_label(column) for file, column, _ in findings.alike)
+    if not unread and not holding.annotates:
+        findings.error(f"{records.file}: {printable(holding.name)} {holding.nothing_annotated}")
     gaps = _gaps(records)
     for column, share in gaps[:5]:
         findings.note(f"{records.file}, column {printable(column)}: {share:.0%} of the numbers are missing")

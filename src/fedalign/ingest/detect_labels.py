@@ -55,6 +55,8 @@ def detect_labels(
         check_same_columns(named, tables)
     if len(one) != 1:
         one = [column for column in flat if all(_like_names(found[column]) for found in looks)]
+    varied = [column for column in one if len({text for found in looks for text in found[column].texts}) > 1]
+    one = varied if len(varied) == 1 else one  # a column with the same text everywhere tells no classes apart
     if len(one) != 1:
         if not one:
             _check_one_name(tables, looks, client)

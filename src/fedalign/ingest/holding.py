@@ -22,6 +22,23 @@ class Holding:
     records: Records
     classes: tuple[str, ...]
 
+    @property
+    def annotates(self) -> bool:
+        """Whether any entry of its rows is known."""
+        assert self.records.labels is not None
+        return bool(self.records.labels.for_classes(self.classes).known.any())
+
+    @property
+    def nothing_annotated(self) -> str:
+        """Why no entry is known, with the fix."""
+        assert self.records.labels is not None
+        if self.records.labels.fully_annotated.any():
+            return (
+                "has only rows of none of its classes; list the classes that it looked for in dataset.classes, or "
+                "leave it out"
+            )
+        return "annotates nothing, all its labels are empty; label some rows or leave it out"
+
     def divided(self, test: float, validation: float) -> Divided:
         """The rows in training, validation and test part, by their shares; rows without input are left out."""
         records = self.records
@@ -29,11 +46,8 @@ class Holding:
         rows = np.flatnonzero(np.logical_not(records.empty))
         if not len(rows):
             raise UserError(f"{records.file}: every row of {self.name} is empty; fill in the input or leave it out")
-        if not records.labels.for_classes(self.classes).known.any():
-            raise UserError(
-                f"{records.file}: {self.name} annotates nothing, all its labels are empty; label some rows or leave "
-                "it out"
-            )
+        if not self.annotates:
+            raise UserError(f"{records.file}: {self.name} {self.nothing_annotated}")
         records = records.take(rows)
         assert records.labels is not None
         labels = records.labels.for_classes(self.classes)

@@ -83,6 +83,7 @@ class Findings:
 
     found: list[Finding] = field(default_factory=list)
     alike: Counter[tuple[str, str | None, str]] = field(default_factory=Counter)
+    said: set[str] = field(default_factory=set)
 
     def problem(self, problem: Problem) -> None:
         """Adds a problem of a file."""
@@ -92,7 +93,9 @@ class Findings:
             self.error(str(problem))
 
     def error(self, message: str) -> None:
-        self.found.append(Finding("error", message))
+        if message not in self.said:  # a package that is missing is missing for every party
+            self.said.add(message)
+            self.found.append(Finding("error", message))
 
     def note(self, message: str) -> None:
         self.found.append(Finding("note", message))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -30,9 +30,16 @@ def remarks(rows: Sequence[PartyRows], column: str) -> list[str]:
             many = f"{len(one_colour):,} images have" if len(one_colour) > 1 else "one image has"
             shown = _listed([names[-1].get(place, _row(one, place)) for place in one_colour.tolist()])
             found.append(f"{many} one colour only ({shown}); remove them if they show nothing")
-        there = ~np.isnan(_array(one)).any((1, 2, 3))
+        there = _present(_array(one))
         found += _sizes(one, {place: path for place, path in paths.items() if there[place]})
     return found + _copies(rows, names)
+
+
+def _present(x: np.ndarray) -> np.ndarray:
+    """(n,) bool: rows with an image."""
+    return np.concatenate(
+        [~np.isnan(part).any((1, 2, 3)) for part in pixels.chunks(x, x.shape[1])] or [np.zeros(0, bool)]
+    )
 
 
 def is_plain(x: np.ndarray) -> np.ndarray:
@@ -52,13 +59,17 @@ def hashes(x: np.ndarray) -> np.ndarray:
 
 def near_copies(x: np.ndarray) -> list[tuple[int, int]]:
     """Pairs of images that are nearly equal. Of several copies of an image, at least one pair is found."""
-    bits = hashes(x)
+    return _pairs(hashes(x), lambda a, b: np.asarray(np.abs(x[a] - x[b])))
+
+
+def _pairs(bits: np.ndarray, difference: Callable[[int, int], np.ndarray]) -> list[tuple[int, int]]:
+    """Pairs of images with (n, 64) hashes that are alike and whose pixels have a small difference."""
     found: set[tuple[int, int]] = set()
     for band in range(BANDS):
         first = np.roll(bits, -band * BITS // BANDS, axis=1)
         order = np.lexsort(first.T[::-1])  # equal bands are neighbours, and the rest of the hash decides within them
         for a, b in pairwise(order.tolist()):
-            if (bits[a] != bits[b]).sum() <= NEAR and float(np.abs(x[a] - x[b]).mean()) < SIMILAR:
+            if (bits[a] != bits[b]).sum() <= NEAR and float(difference(a, b).mean()) < SIMILAR:
                 found.add((min(a, b), max(a, b)))
     return sorted(found)
 
@@ -68,10 +79,18 @@ def _copies(rows: Sequence[PartyRows], names: Sequence[dict[int, str]]) -> list[
     shapes = {_array(one).shape[1:] for one in rows}
     if len(shapes) != 1:
         return []  # reported where parties agree on a size
-    x = np.concatenate([_array(one) for one in rows])
-    owners = [(one, place, own) for one, own in zip(rows, names, strict=True) for place in range(len(one.numbers))]
-    there = np.flatnonzero(~np.isnan(x).any((1, 2, 3)) & ~is_plain(x))
-    pairs = [(int(there[a]), int(there[b])) for a, b in near_copies(x[there])]
+    owners = [
+        (one, place, own)
+        for one, own in zip(rows, names, strict=True)
+        for place in np.flatnonzero(_present(_array(one)) & ~is_plain(_array(one))).tolist()
+    ]  # of the images that are compared
+    bits = np.concatenate([hashes(_array(one))[[p for other, p, _ in owners if other is one]] for one in rows])
+
+    def difference(a: int, b: int) -> np.ndarray:
+        (first, i, _), (second, j, _) = owners[a], owners[b]
+        return np.asarray(np.abs(_array(first)[i] - _array(second)[j]))
+
+    pairs = _pairs(bits, difference)
     if not pairs:
         return []
 

@@ -71,7 +71,9 @@ def _check_file(source: Any, shown: str, again: str) -> None:
     path = Path(source)
     try:
         if not path.is_file():
-            raise BrokenImageError(f"there is no such file; check the path {shown}, which starts at the table's folder")
+            raise BrokenImageError(
+                f"there is no such file; check the path {shown} (in a table, it starts at the table's folder)"
+            )
         if not path.stat().st_size:
             raise BrokenImageError(f"the file is empty (0 bytes); {again}")
     except (OSError, ValueError) as error:

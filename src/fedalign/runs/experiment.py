@@ -145,14 +145,16 @@ def run(
         folder.check_same(config)
     first = prepared.start()  # reports what does not fit before a folder is made
     protection.check_ledgers(prepared.algorithm, prepared.model)
+    options = registry.build("engines", config.engine.name, config.engine.options)
     if opened is None:
         check_simulated(prepared, callbacks.on_warning)
+        if hasattr(options, "device_for"):
+            options.device_for(prepared)  # refuses a device that is not here
     if not resume:
         folder = RunFolder.create(out, config)
     with folder.lock(), running_out_named(LESS_MEMORY), ExitStack() as stack:
         if resume:
             folder.keep(config)
-        options = registry.build("engines", config.engine.name, config.engine.options)
         states = ClientStates(folder.checkpoints, getattr(options, "memory_mb", 1024))
         mark = fingerprint(prepared)
         done, server = folder.load_round(first, states, mark, callbacks.on_warning)

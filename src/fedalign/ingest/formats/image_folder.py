@@ -24,7 +24,11 @@ def holds_images(folder: Path) -> bool:
 
 def party_folders(folder: Path) -> list[Path]:
     """The folders with images in a folder, in order of their names."""
-    found = sorted(path for path in folder.iterdir() if path.name[0] != "." and holds_images(path))
+    found = []
+    for path in sorted(folder.iterdir()):
+        if path.name[0] != "." and path.is_dir():
+            _check_link(path)
+            found += [path] if holds_images(path) else []
     if found and not any(label for path in found for _, label in _images(path)):
         raise UserError(
             f"the images in {folder} have no labels; make one folder per party with one folder per class in it, as in "
@@ -61,7 +65,9 @@ def _images(folder: Path) -> Iterator[tuple[str, str]]:
         for path in sorted(folder.iterdir()):
             if path.name[0] == ".":
                 continue
+            _check_name(path)
             if path.is_dir():
+                _check_link(path)
                 yield from ((f"{path.name}/{name}", path.name) for name in sorted(_named_like_images(path)))
             elif path.name.lower().endswith(ENDINGS):
                 yield path.name, ""
@@ -72,4 +78,18 @@ def _images(folder: Path) -> Iterator[tuple[str, str]]:
 def _named_like_images(folder: Path) -> Iterator[str]:
     for path in folder.iterdir():
         if path.name[0] != "." and path.name.lower().endswith(ENDINGS) and not path.is_dir():
+            _check_name(path)
             yield path.name
+
+
+def _check_link(folder: Path) -> None:
+    """Raises UserError for a link that leads back: the images behind it would be read twice, with another label."""
+    outer = folder.parent.resolve()
+    if folder.is_symlink() and folder.resolve() in (outer, *outer.parents):
+        raise UserError(f"{folder} is a link to a folder that contains it; remove the link")
+
+
+def _check_name(path: Path) -> None:
+    """Raises UserError for a name whose bytes are no text; it could not be written into a table of predictions."""
+    if not path.name.isprintable() and any("\udc80" <= letter <= "\udcff" for letter in path.name):
+        raise UserError(f"the name {printable(path.name)} in {path.parent} is not UTF-8; rename it")
