@@ -13,6 +13,7 @@ import pytest
 
 pytest.importorskip("fastapi", reason="pip install 'fedalign[serve]'")
 
+from fedalign import Federation, train
 from helpers.browser import Browser, chromium
 from helpers.commands import ROOT, fedalign
 from helpers.served import analytic_run, asked, serving
@@ -110,3 +111,26 @@ def test_a_server_with_a_token_answers_only_to_it(tmp_path: Path) -> None:
         status, found = asked(f"{address}/predict", body, "application/json", Authorization=f"Bearer {token}")
         assert status == 200
         assert found["predictions"][0]["labels"] == ["asthma"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(chromium() is None, reason="no Chromium here; apt-get install chromium chromium-driver")
+def test_the_page_of_an_image_model_asks_for_an_image(tmp_path: Path) -> None:
+    pytest.importorskip("PIL", reason="pip install 'fedalign[images]'")
+    shapes = ROOT / "examples" / "shapes"
+    content = (shapes / "test" / "cross" / "01.png").read_bytes()
+    train(Federation.from_files(shapes), out=tmp_path / "run", progress=False)
+    with serving(tmp_path / "run") as address, Browser(tmp_path / "profile") as browser:
+        browser.visit(address, 400)
+        browser.until("document.getElementById('choose').textContent == 'Choose an image'")
+        assert browser.run("document.getElementById('row').offsetParent === null")
+        browser.run(
+            f"(() => {{ const data = new DataTransfer(); const bytes = new Uint8Array({list(content)});"
+            "data.items.add(new File([bytes], '1.png'));"
+            "document.dispatchEvent(new DragEvent('drop', {dataTransfer: data})); })()"
+        )
+        browser.until("document.querySelector('.answer')")
+        assert browser.run("document.querySelector('.names').textContent") == "cross"
+        browser.visit(f"{address}/docs", 1200)
+        browser.until("document.getElementById('examples').textContent.includes('file=@NEW.png')")
+        assert browser.troubles == []
