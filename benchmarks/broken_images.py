@@ -1,6 +1,9 @@
 """2,000 drawn images in six forms, 20 of them broken in ten ways: what check, run, and run with leave out do.
 
+With --tiny instead: what check needs for many images of 8 x 8 random pixels.
+
 python benchmarks/broken_images.py FOLDER
+python benchmarks/broken_images.py FOLDER --tiny 100000
 """
 
 from __future__ import annotations
@@ -31,9 +34,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--images", type=int, default=2000)
+    parser.add_argument("--tiny", type=int, default=0)
     given = parser.parse_args()
-    data, random_ = given.folder / "shapes", random.Random(1)
-    drawn = [draw_all(data, party, given.images // 2 - len(WAYS), random_) for party in CLASSES]
+    if given.tiny:
+        check_tiny(given.folder / "tiny", given.tiny)
+    else:
+        check_broken(given.folder, given.images)
+
+
+def check_broken(folder: Path, count: int) -> None:
+    data, random_ = folder / "shapes", random.Random(1)
+    drawn = [draw_all(data, party, count // 2 - len(WAYS), random_) for party in CLASSES]
     broken = [(party, name) for party in CLASSES for name in break_all(data / party / "circle", random_)]
     fedalign("init", data)
     print(f"{sum(drawn) + len(broken):,} images, {len(broken)} of them broken")
@@ -43,13 +54,25 @@ def main() -> None:
     errors = [one["message"] for one in findings if one["level"] == "error"]
     named = sum(any(one.startswith(f"{party}/, ") and name in one for one in errors) for party, name in broken)
     print(f"check | {status} | {len(errors)} errors, {named} of {len(broken)} files named | {seconds:.1f}")
-    status, output, seconds = fedalign("run", data, "--out", given.folder / "stopped", *RUN)
-    made = "a folder" if (given.folder / "stopped").exists() else "no folder"
+    status, output, seconds = fedalign("run", data, "--out", folder / "stopped", *RUN)
+    made = "a folder" if (folder / "stopped").exists() else "no folder"
     print(f"run | {status} | {made}; {output.strip().splitlines()[-1]} | {seconds:.1f}")
     leave = ("--set", "dataset.broken_images=leave out")
-    status, output, seconds = fedalign("run", data, "--out", given.folder / "run", *RUN, *leave)
-    result = json.loads((given.folder / "run" / "result.json").read_text(encoding="utf-8"))
+    status, output, seconds = fedalign("run", data, "--out", folder / "run", *RUN, *leave)
+    result = json.loads((folder / "run" / "result.json").read_text(encoding="utf-8"))
     print(f"run, leave out | {status} | F1 {100 * result['last']['f1']:.1f} | {seconds:.1f}")
+
+
+def check_tiny(data: Path, count: int) -> None:
+    rng = np.random.default_rng(1)
+    for number in range(count):
+        party = ("north", "south")[number % 2]
+        path = data / party / CLASSES[party][number // 2 % 2] / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(rng.integers(0, 256, (8, 8, 3), dtype=np.uint8)).save(path, compress_level=1)
+    status, _, seconds = fedalign("check", data)
+    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e6
+    print(f"check of {count:,} images: exit code {status}, {seconds:.0f} s of CPU time, {peak:.1f} GB")
 
 
 def fedalign(*words: object) -> tuple[int, str, float]:
