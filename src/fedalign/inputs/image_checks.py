@@ -79,12 +79,11 @@ def _copies(rows: Sequence[PartyRows], names: Sequence[dict[int, str]]) -> list[
     shapes = {_array(one).shape[1:] for one in rows}
     if len(shapes) != 1:
         return []  # reported where parties agree on a size
+    compared = [np.flatnonzero(_present(_array(one)) & ~is_plain(_array(one))) for one in rows]
+    bits = np.concatenate([hashes(_array(one))[places] for one, places in zip(rows, compared, strict=True)])
     owners = [
-        (one, place, own)
-        for one, own in zip(rows, names, strict=True)
-        for place in np.flatnonzero(_present(_array(one)) & ~is_plain(_array(one))).tolist()
-    ]  # of the images that are compared
-    bits = np.concatenate([hashes(_array(one))[[p for other, p, _ in owners if other is one]] for one in rows])
+        (one, place, own) for one, places, own in zip(rows, compared, names, strict=True) for place in places.tolist()
+    ]
 
     def difference(a: int, b: int) -> np.ndarray:
         (first, i, _), (second, j, _) = owners[a], owners[b]

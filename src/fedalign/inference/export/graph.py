@@ -255,16 +255,18 @@ def disagreement(model: Model, content: bytes) -> Difference:
         rows, given = model.inputs.trial(rng, count, min(longest, model.inputs.max_steps or longest))
         prepared = rows if model.inputs.trial_is_prepared else model.prepared(rows)
         ours = model.logits_of_prepared(prepared)
-        size = max(1.0, addends(model.network, prepared) / LARGE)  # rounding grows with the numbers
-        found = float(np.abs(session.run(["logits"], given)[0] - ours.numpy()).max())
+        # rounding grows with the numbers
+        size = max(1.0, float(ours.abs().max()) / LARGE, addends(model.network, prepared) / LARGE)
+        away = np.abs(session.run(["logits"], given)[0] - ours.numpy())
+        found = float(np.nan_to_num(away, nan=np.inf).max())
         worst = Difference(max(worst.largest, found), max(worst.relative, found / size))
     return worst
 
 
 @torch.no_grad()
 def addends(network: DualEncoder, x: Rows) -> float:
-    """The largest sum of absolute values that are added up to one logit: at least the logit's own size, and far beyond
-    it where long class vectors have terms that cancel."""
+    """The largest sum of absolute products that are added up to one logit: far beyond the logit's own size where long
+    class vectors have terms that cancel."""
     encoder, vectors = network.data_encoder, network.label_encoder.weight
     pairs = [(scoring.encode(network, x), F.normalize(vectors, dim=1) if network.label_encoder.normalise else vectors)]
     if isinstance(encoder, StackedEncoder):

@@ -65,11 +65,12 @@ def _images(folder: Path) -> Iterator[tuple[str, str]]:
         for path in sorted(folder.iterdir()):
             if path.name[0] == ".":
                 continue
-            _check_name(path)
             if path.is_dir():
+                _check_name(path)
                 _check_link(path)
                 yield from ((f"{path.name}/{name}", path.name) for name in sorted(_named_like_images(path)))
             elif path.name.lower().endswith(ENDINGS):
+                _check_name(path)
                 yield path.name, ""
     except OSError as error:
         raise UserError(f"the folder {folder} cannot be read: {error.strerror or error}") from error
