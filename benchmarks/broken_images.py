@@ -27,7 +27,7 @@ WAYS = (
     *("cut.png", "cut.jpg", "text.png", "empty.png", "30000.png", "85-million.png"),
     *("moving.gif", "print.jpg", "glass.png", "float.tiff"),
 )
-RUN = ("--set", "dataset.image_channels=3", "--no-report")
+RUN = ("--no-report",)
 
 
 def main() -> None:
