@@ -2,7 +2,7 @@
 
     python benchmarks/deployment.py                                      the three clinics, fedalign server and party
     python benchmarks/deployment.py --stock                              with Flower's own commands
-    python benchmarks/deployment.py --parties 50                         copies of the clinics
+    python benchmarks/deployment.py --parties 50 --forked                copies of the clinics, see forked_parties.py
     python benchmarks/deployment.py --parties 10 --megabytes 100         a table and a model of that size
     python benchmarks/deployment.py --set algorithm.name=analytic        a few messages instead of rounds
 
@@ -46,6 +46,7 @@ CLINICS = ROOT / "examples" / "clinics"
 FILES = ("north.csv", "south.jsonl", "east.csv")
 TICKS = os.sysconf("SC_CLK_TCK")
 KINDS = ("launch superlink", "launch supernode", "worker party", "worker server", "fedalign party", "fedalign server")
+FORKED = {"fa-supernode": "launch supernode", "fa-worker": "worker party", "fa-party": "fedalign party"}
 STOCK = ("flower-superlink", "flower-supernode", "flower-superexec", "flwr-clientapp", "flwr-serverapp", "flwr run")
 
 
@@ -67,7 +68,8 @@ def processes() -> dict[int, Process]:
     for path in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError, IndexError):
             words = (path / "cmdline").read_text().replace("\0", " ")
-            kind = next((one for one in (*STOCK, *KINDS) if one in words), "")
+            name = (path / "comm").read_text().strip()
+            kind = FORKED.get(name) or next((one for one in (*STOCK, *KINDS) if one in words), "")
             fields = (path / "stat").read_text().rpartition(")")[2].split()
             own, waited = (sum(map(int, fields[at : at + 2])) / TICKS for at in (11, 13))
             resident = int(fields[21]) * os.sysconf("SC_PAGE_SIZE") >> 20
@@ -126,6 +128,16 @@ class Meter:
             found[kind] += cpu
         return found
 
+    def divided(self) -> dict[str, int]:
+        """Memory of all processes by kind, in which each page counts once."""
+        found, total = processes(), Counter[str]()
+        for pid in found:
+            with contextlib.suppress(OSError, IndexError):
+                if found[pid].kind and self.below(pid, found):
+                    rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
+                    total[found[pid].kind] += int(rollup.partition("\nPss:")[2].split()[0])
+        return {kind: size >> 10 for kind, size in total.items()}
+
     def memory(self) -> dict[str, int]:
         """The largest own memory of one process by kind since the last call."""
         found, self.largest = dict(self.largest), Counter()
@@ -165,6 +177,7 @@ def measure(meter: Meter, out: Path, rounds: int, proxy: Proxy | None, running: 
         print(f"  {kind:18} {cpu:6.2f}   at most {meter.resident[kind]:,} MB each, {meter.total[kind]:,} MB own of all")
     others = (busy() - first[3]) / took - counted * sum(spent.values()) / took
     print(f"others: {others:.2f} of {os.cpu_count()} cores")
+    print(f"memory, shared pages divided among processes, in MB: {json.dumps(meter.divided())}")
     print("own memory of the largest process in MB, by round:")
     for kind in sorted({kind for one in memory for kind in one}):
         print(f"  {kind:24} {', '.join(str(one.get(kind, '-')) for one in memory)}")
@@ -224,27 +237,30 @@ def joined(folder: Path, config: configs.Config, files: dict[str, Path], proxied
     yield proxy
 
 
-def ours(folder: Path, config: configs.Config, files: dict[str, Path]) -> None:
+def ours(folder: Path, config: configs.Config, files: dict[str, Path], forked: bool) -> None:
     with joined(folder, config, files, len(files) <= 3) as proxy, commands(folder) as run:
         began = time.monotonic()
         server = run.start("server", "server", "kit")
-        for name in files:
-            run.start(name, "party", name)
+        if forked:
+            words = [sys.executable, str(ROOT / "benchmarks" / "forked_parties.py"), str(folder), *files]
+            run.running["parties"] = subprocess.Popen(words, env=run.environment("parties"), start_new_session=True)
+        else:
+            for name in files:
+                run.start(name, "party", name)
         meter = Meter({process.pid for process in run.running.values()})
         while "the run begins" not in run.said("server"):
             assert server.poll() is None, run.said("server")
             time.sleep(0.1)
-        ready, used = time.monotonic(), busy()
         meter.sample()
         before = sum(meter.by_kind().values())
+        print(f"until all parties are connected: {time.monotonic() - began:.1f} s, {before:.1f} s of CPU", flush=True)
+        ready, used = time.monotonic(), busy()
         measure(meter, folder / "kit" / "run", config.rounds, proxy, server)
         assert server.wait(900) == 0, run.said("server")
         done, all_used = time.monotonic(), busy() - used
         meter.sample()
         own = sum(meter.by_kind().values()) - before
-        print(
-            f"until all parties are connected: {ready - began:.1f} s; the run: {done - ready:.1f} s, {own:.1f} s of CPU"
-        )
+        print(f"the run: {done - ready:.1f} s, {own:.1f} s of CPU")
         print(f"others: {(all_used - own) / (done - ready):.2f} of {os.cpu_count()} cores")
         print(sent(run, list(files)))
         print("\n".join(run.said("server").splitlines()[-4:]))
@@ -286,6 +302,7 @@ def main() -> None:
     parser.add_argument("--stock", action="store_true")
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--parties", type=int, default=3)
+    parser.add_argument("--forked", action="store_true", help="fork the parties' processes from one")
     parser.add_argument("--megabytes", type=int, default=0)
     parser.add_argument("--set", dest="settings", action="append", default=[], metavar="A.B=C")
     parser.add_argument("--keep", type=Path, help="a new folder for everything that is written")
@@ -303,7 +320,10 @@ def main() -> None:
             source = CLINICS / "fedalign.toml"
             files = {name: CLINICS / FILES[number % 3] for number, name in enumerate(names)}
         config = flower_kit.for_parties(configs.load(str(source), more))
-        (stock if given.stock else ours)(folder, config, files)
+        if given.stock:
+            stock(folder, config, files)
+        else:
+            ours(folder, config, files, given.forked)
 
 
 if __name__ == "__main__":

@@ -26,6 +26,11 @@ def size_of(arrays: Arrays) -> int:
     return sum(array.numel() * array.element_size() for array in arrays.values())
 
 
+def bytes_of(array: Tensor) -> memoryview:
+    """The bytes of an array, without a copy if its values lie side by side."""
+    return array.contiguous().view(-1).view(torch.uint8).numpy().data
+
+
 def with_prefix(arrays: Arrays, prefix: str) -> Arrays:
     """The arrays with a prefix before every name."""
     return {prefix + name: value for name, value in arrays.items()}

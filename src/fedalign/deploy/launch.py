@@ -138,6 +138,8 @@ def superlink() -> None:
     from flwr.superlink.servicer.fleet import fleet_handlers
     from starlette.middleware import Middleware
 
+    from fedalign.deploy import large_messages
+
     file = Path(os.environ[SECRET_FILE])
     guard = Middleware(ControlGuard, secret=file.read_bytes(), admitted=file.parent.parent / "admitted.json")
     restarts = Restarts()
@@ -146,6 +148,7 @@ def superlink() -> None:
     logging.getLogger("uvicorn.access").disabled = True
     logging.getLogger("flwr").addFilter(lambda record: not str(record.msg).startswith("ControlServicer."))
     pull_quickly()
+    large_messages.install_store()
     flower_superlink()
 
 
@@ -179,6 +182,8 @@ def supernode() -> None:
     from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
     from flwr.supernode.nodestate.in_memory_nodestate import InMemoryNodeState
 
+    from fedalign.deploy import large_messages
+
     loop.time = SimpleNamespace(sleep=sleep, monotonic=time.monotonic, time=time.time)
     create, bell = InMemoryNodeState.create_task, os.open(os.environ[BELL_FILE], os.O_RDWR | os.O_NONBLOCK)
 
@@ -190,6 +195,8 @@ def supernode() -> None:
 
     InMemoryNodeState.create_task = announced  # the worker forks while the message is still received
     pull_quickly()
+    large_messages.install_store()
+    large_messages.install_node()
     activate = FleetHttpClient.ActivateNode
 
     def reported(self: Any, request: Any) -> Any:

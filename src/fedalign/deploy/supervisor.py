@@ -23,6 +23,14 @@ FIRST, LONGEST = 1.0, 30.0  # seconds before a restart; doubled each time
 STEADY = 60.0  # seconds after which a process counts as running well
 GRACE = 8.0  # seconds that a process has to end by itself
 Found = TypeVar("Found")
+# what keeps memory low with large models: smaller pieces of messages than Flower's 5 MB, since every connection holds
+# several, and with glibc, large arrays that go back to the system when they are freed
+MEMORY = {
+    "FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE": str(1 << 20),
+    "MALLOC_MMAP_THRESHOLD_": str(4 << 20),
+    "MALLOC_TRIM_THRESHOLD_": str(16 << 20),
+    "MALLOC_ARENA_MAX": "2",
+}
 PRIVATE_MASK = 0o077  # for files of children: logs and databases hold weights
 
 
@@ -42,7 +50,7 @@ def environment(home: Path) -> dict[str, str]:
         "PYTHONUNBUFFERED": "1",
         "PATH": os.pathsep.join(paths),
     }
-    return {**os.environ, **QUIET, **own}
+    return {**MEMORY, **os.environ, **QUIET, **own}
 
 
 @dataclass

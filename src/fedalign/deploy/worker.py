@@ -148,10 +148,12 @@ def answer_message(address: str, token: str, certificates: bytes | None) -> None
     from flwr.supercore.runtime import RuntimeHttpClient
     from flwr.supernode.runtime import run_clientapp as task
 
+    from fedalign.deploy import large_messages
     from fedalign.deploy.launch import pull_quickly
     from fedalign.flower.apps import client_app
 
     pull_quickly()
+    large_messages.install_transfers()
     # the code that the server sent is neither installed nor loaded
     task.install_from_fab = lambda *_words, **_options: None
     task.get_project_dir = lambda *_words, **_options: Path()
@@ -174,9 +176,12 @@ def lead_run(address: str, token: str, certificates: bytes | None) -> None:
     from flwr.supercore.logger import mirror_output_to_queue
     from flwr.superlink.runtime import run_serverapp
 
+    from fedalign.deploy import large_messages
     from fedalign.deploy.launch import pull_quickly
 
     pull_quickly()
+    large_messages.install_transfers()
+    large_messages.install_pulls()
     lines: Queue[str | None] = Queue()
     mirror_output_to_queue(lines)
     run_serverapp(log_queue=lines, **task_options(address, token, certificates))

@@ -64,6 +64,7 @@ class DeployedEngine:
 
     def train(self, server: Server, round_number: int, chosen: Sequence[int]) -> list[Reply]:
         self.number = round_number
+        self.forget_others(server.weights)
         self.transport.greet()
         self.admit_new_parties()
         parties = self.plan.federation.parties
@@ -98,6 +99,17 @@ class DeployedEngine:
                 reply = Reply(client, None, reply)
             found.append(reply)
         return found
+
+    def forget_others(self, weights: Arrays) -> None:
+        """Lets go of the weights of earlier rounds."""
+        if self._asked is not None and self._asked[0] is not weights:
+            self._asked = None
+        if self._decided is not None and self._decided[0] is not weights:
+            self._decided = None
+        if self._digest[0] is not weights:
+            self._digest = ({}, "")
+        if self.held[0] is not weights:
+            self.held = ({}, set())
 
     def commit(self, round_number: int, clients: Sequence[int]) -> None:
         self.counted |= dict.fromkeys(clients, round_number)

@@ -26,7 +26,7 @@ from torch import Tensor
 from fedalign.errors import UserError
 from fedalign.privacy import receipts
 from fedalign.privacy.secure_sums.identity import Identity
-from fedalign.types import Arrays, Update, size_of
+from fedalign.types import Arrays, Update, bytes_of, size_of
 
 if TYPE_CHECKING:
     from flwr.app import RecordDict
@@ -55,7 +55,7 @@ def put(content: RecordDict, name: str, arrays: Arrays) -> None:
         kind = _kind(value)
         joined.setdefault(kind, []).append(value.detach().reshape(-1))
         places.setdefault(kind, []).append((key, list(value.shape)))
-    content[name] = ArrayRecord({kind: Array(torch.cat(parts).numpy()) for kind, parts in joined.items()})
+    content[name] = ArrayRecord({kind: Array(*_flat_file(parts)) for kind, parts in joined.items()})
     put_text(content, name + LAYOUT, {kind: json.dumps(found) for kind, found in places.items()})
 
 
@@ -93,6 +93,15 @@ def views(content: RecordDict, name: str, largest: int | None = None) -> Arrays:
         except Exception as error:  # bytes of unknown origin: whatever they do to a parser, they are refused
             raise UserError(f"{name} cannot be read: {' '.join(str(error).split())[:200]}") from error
     return found
+
+
+def _flat_file(parts: list[Tensor]) -> tuple[str, tuple[int], str, bytes]:
+    """Type, shape and format of these values as one flat array, and the .npy file that numpy.save would write."""
+    values, header = [part.contiguous().numpy() for part in parts], io.BytesIO()
+    about = {**np.lib.format.header_data_from_array_1_0(values[0]), "shape": (sum(map(len, values)),)}
+    np.lib.format.write_array_header_1_0(header, about)
+    data = b"".join([header.getvalue(), *(value.data for value in values)])
+    return str(values[0].dtype), about["shape"], "numpy.ndarray", data
 
 
 def _kind(value: Tensor) -> str:
@@ -219,11 +228,6 @@ def receipt(content: RecordDict, largest: int | None = None) -> dict[str, Any]:
 
 def _noted(value: Tensor) -> dict[str, Any]:
     return {"shape": list(value.shape), "type": _kind(value), **_digest(bytes_of(value))}
-
-
-def bytes_of(value: Tensor) -> memoryview:
-    """The bytes of an array, without a copy if its values lie side by side."""
-    return value.contiguous().view(-1).view(torch.uint8).numpy().data
 
 
 def _digest(data: bytes | memoryview) -> dict[str, Any]:

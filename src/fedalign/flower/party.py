@@ -218,12 +218,12 @@ def built(text: str, agreed_text: str) -> tuple[Algorithm, ModelPair]:
 
 def server_of(content: RecordDict, models: ModelPair, store: Memory) -> Server:
     """The server's arrays, from a message. Weights that were kept when they were scored are not sent again."""
-    largest = messages.most_bytes(models.model.arrays())
+    largest = messages.most_bytes(models.model.state_dict())
     extra = messages.get(content, "extra")
     if "held" in content:
         weights = store.weights(messages.text_of(content, "held", "sha256", 64))
     else:
-        weights = messages.get(content, "weights", largest)
+        weights = messages.views(content, "weights", largest)  # nobody writes to the server's weights
     if "keep" in content["task"]:
         store.keep_weights(weights, messages.text_of(content, "task", "keep", 64))
     return Server(weights, int(content["task"]["clients"]), models.model.class_arrays, extra)

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load, save
+from safetensors.torch import save
 
 from fedalign.errors import UserError
 from fedalign.system.files import PRIVATE, write_atomically
-from fedalign.types import Arrays
+from fedalign.types import Arrays, bytes_of
 
 WEIGHTS = "server weights 1"
 FORMAT, FIRST = "client state 2", "client state 1"  # the first one has no digest
@@ -55,9 +55,7 @@ class Memory:
         """Returns the stored weights; the server sends them again if they are not here."""
         path = self.folder / "weights.safetensors"
         try:
-            with safe_open(path, framework="pt") as file:
-                noted = file.metadata() or {}
-            found = load(path.read_bytes())
+            noted, found = mapped(path)
             found = {name: found[name] for name in json.loads(noted["order"])}
         except (OSError, ValueError, KeyError, SafetensorError) as error:
             raise UserError(f"the server's weights are not in {path} any more; it sends them again") from error
@@ -74,11 +72,10 @@ class Memory:
 
 def _read(path: Path) -> Arrays:
     try:
-        with safe_open(path, framework="pt") as file:
-            noted = file.metadata() or {"fedalign": FIRST}  # the first version stored none
+        noted, arrays = mapped(path)
+        noted = noted or {"fedalign": FIRST}  # the first version stored none
         version = noted.get("fedalign", "")
         if version in (FORMAT, FIRST):
-            arrays = load(path.read_bytes())
             if version == FORMAT and noted.get("sha256") != digest_of(arrays):
                 raise ValueError("it does not match its SHA-256")
             return arrays
@@ -90,12 +87,18 @@ def _read(path: Path) -> Arrays:
     )
 
 
+def mapped(path: Path) -> tuple[dict[str, str], Arrays]:
+    """What a file notes, and its arrays, which stay in the file."""
+    with safe_open(path, framework="pt") as file:
+        return file.metadata() or {}, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+
+
 def digest_of(arrays: Arrays) -> str:
     """SHA-256 of names, types, shapes and values."""
     found = hashlib.sha256()
     for name, value in sorted(arrays.items()):
         found.update(f"{name!a} {value.dtype} {tuple(value.shape)}\n".encode())
-        found.update(value.contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+        found.update(bytes_of(value))
     return found.hexdigest()
 
 

@@ -108,16 +108,7 @@ def rounds(plan: Plan, engine: Engine, server: Server, done: int = 0) -> Iterato
         suspected: Mapping[int, str] = {}
         missed = missed + 1 if len(replies) < config.min_clients else 0
         if not missed:
-            updates = [replace(update, client=reply.client) for reply, update in replies]
-            before, trained = server, any(update.weights for update in updates)
-            if algorithm.clip_updates and trained:
-                updates = clipped(server, updates, algorithm.clip_updates)
-            guarded = defended(server, updates, algorithm.robust)
-            server = algorithm.server_step(plan.model, server, guarded.updates)
-            if algorithm.clip_updates and trained:
-                server = with_limits(server, before, guarded.updates)
-            server = replace(server, state={**server.state, **guarded.state})
-            suspected = guarded.suspected | algorithm.suspects(server, federation.label_names)
+            server, suspected = aggregated(plan, server, replies)
             engine.commit(number, [reply.client for reply, _ in replies])
         record: dict[str, object] = {"round": number, "clients": [reply.client for reply, _ in replies]}
         if rejected:
@@ -126,6 +117,10 @@ def rounds(plan: Plan, engine: Engine, server: Server, done: int = 0) -> Iterato
         if suspected:
             record["suspected"] = {federation.parties[m].name: reason for m, reason in sorted(suspected.items())}
         record |= traffic(sent * len(chosen), replies)
+        keys = sorted({key for reply, _ in replies for key in reply.notes})
+        measured = {key: sum(reply.notes.get(key, 0.0) for reply, _ in replies) for key in keys}
+        accepted = len(replies)
+        del found, replies  # large updates, which nobody needs during the next round
         scores = None
         due, ends = algorithm.worth_scoring(server), number == last or algorithm.finished(server)
         scored = ends or (due and number % config.evaluate_every == 0)
@@ -140,18 +135,31 @@ def rounds(plan: Plan, engine: Engine, server: Server, done: int = 0) -> Iterato
             if counts is not None:  # NaN for a class on which nobody has reported
                 class_f1 = torch.where(counts.sum(1) > 0, metrics.f1(counts), torch.nan)
                 server = algorithm.observe(server, class_f1.float())
-        for key in sorted({key for reply, _ in replies for key in reply.notes}):
-            record[key] = sum(reply.notes.get(key, 0.0) for reply, _ in replies)
-        yield Round(number, server, record, scores)
+        yield Round(number, server, record | measured, scores)
         if missed >= config.patience:
-            raise UserError(too_few(missed, config.min_clients, replies, rejected))
+            raise UserError(too_few(missed, config.min_clients, accepted, rejected))
 
 
-def too_few(missed: int, wanted: int, replies: Sequence[object], rejected: Mapping[str, Rejection]) -> str:
+def aggregated(plan: Plan, server: Server, replies: Sequence[tuple[Reply, Update]]) -> tuple[Server, Mapping[int, str]]:
+    """The server after a round, and whom the defence or the method distrusts."""
+    algorithm, before = plan.algorithm, server
+    updates = [replace(update, client=reply.client) for reply, update in replies]
+    trained = any(update.weights for update in updates)
+    if algorithm.clip_updates and trained:
+        updates = clipped(server, updates, algorithm.clip_updates)
+    guarded = defended(server, updates, algorithm.robust)
+    server = algorithm.server_step(plan.model, server, guarded.updates)
+    if algorithm.clip_updates and trained:
+        server = with_limits(server, before, guarded.updates)
+    server = replace(server, state={**server.state, **guarded.state})
+    return server, guarded.suspected | algorithm.suspects(server, plan.federation.label_names)
+
+
+def too_few(missed: int, wanted: int, accepted: int, rejected: Mapping[str, Rejection]) -> str:
     """The sentence for a run that several rounds in a row could not advance."""
     reasons = "; ".join(f"{name}: {short(str(rejection))}" for name, rejection in rejected.items())
     fix = "fix the parties and resume the run"
-    if rejected and not replies and all(one.reason is Reason.NOT_FINITE for one in rejected.values()):
+    if rejected and not accepted and all(one.reason is Reason.NOT_FINITE for one in rejected.values()):
         fix = "the model's own weights are the likely cause: start a new run with a lower training.lr"
     return f"{missed} rounds in a row had fewer than {wanted} good replies ({reasons}); {fix}"
 

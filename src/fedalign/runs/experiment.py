@@ -34,7 +34,7 @@ from fedalign.runs.models import with_feature_map as with_feature_map
 from fedalign.runs.results import finish
 from fedalign.system import device
 from fedalign.system.memory import running_out_named
-from fedalign.types import Examples, Federation, Pool, Sequences, elsewhere
+from fedalign.types import Examples, Federation, Pool, Sequences, bytes_of, elsewhere
 
 LESS_MEMORY = "give fewer rows, fewer classes or a smaller encoder, or resume the run on a machine with more memory"
 
@@ -158,6 +158,7 @@ def run(
         states = ClientStates(folder.checkpoints, getattr(options, "memory_mb", 1024))
         mark = fingerprint(prepared)
         done, server = folder.load_round(first, states, mark, callbacks.on_warning)
+        del first  # the largest arrays of a run; those of each round replace them
         engine = opened or stack.enter_context(options.open(prepared, states))
         engine.on_visit = callbacks.on_visit
         callbacks.on_start(prepared, done)
@@ -209,7 +210,7 @@ def fingerprint(prepared: Plan, absent: bool = False) -> str:
     """
     digest = _digest_of(prepared.federation, absent)
     for value in prepared.model.arrays().values():
-        digest.update(value.numpy().tobytes())
+        digest.update(bytes_of(value))
     return digest.hexdigest()
 
 
@@ -223,7 +224,7 @@ def _digest_of(data: Federation, absent: bool) -> hashlib._Hash:
     parts = (party.train for party in data.parties if absent or not elsewhere(party.train))
     for part in chain(parts, [] if data.test is None else [data.test]):
         for tensor in _tensors(part):
-            digest.update(tensor.contiguous().numpy().tobytes())
+            digest.update(bytes_of(tensor))
     return digest
 
 
