@@ -240,11 +240,15 @@ def test_a_deployed_run_keeps_the_source_of_class_vectors_that_it_chose(
 
     run = Server(tmp_path, automatic(1), clinics(tmp_path))
     run.run()
-    assert any(line.startswith("label names are not used: no shipped counts") for line in run.lines)
+    unused = [line for line in run.lines if line.startswith("label names are not used")]
+    assert len(unused) == 1
+    assert unused[0].startswith("label names are not used: no shipped counts")
     assert load(str(run.out / "config.toml")).labels.source == "random"
     monkeypatch.setattr("fedalign.labels.sentence.installed", lambda: True)
     monkeypatch.setattr("fedalign.labels.sentence.vectors", lambda *_: pytest.fail("it began with random vectors"))
-    Server(tmp_path, automatic(2), clinics(tmp_path)).run(resume=True)
+    again = Server(tmp_path, automatic(2), clinics(tmp_path))
+    again.run(resume=True)
+    assert sum(line.startswith("label names are not used") for line in again.lines) == 1
     assert load(str(run.out / "config.toml")).labels.source == "random"
 
 

@@ -85,9 +85,9 @@ def serve(grid: Grid, text: str, run: Mapping[str, Any], log: Log) -> dict[str, 
     else:
         roster = open_roster(transport, config, settings, log)
         plan = experiment.plan(config, roster.federation)
-        if plan.algorithm.head == "names":
-            for sentence in notices(roster.agreed.label_names, config.labels, plan.config.labels):
-                log(sentence)
+    if plan.algorithm.head == "names" and config.dataset.name != "synthetic":
+        for sentence in notices(plan.federation.label_names, config.labels, plan.config.labels):
+            log(sentence)
     config = plan.config  # names that join later do not change the source of class vectors
     resume, extend = settings.resume, settings.new_classes == "extend"
     every = settings.evaluate_every if config.evaluate_every == 1 else config.evaluate_every

@@ -165,7 +165,7 @@ def run(
         wanted = getattr(options, "device", "cpu")
         if wanted != "cpu" and opened is None and (wanted != "auto" or device.present()):
             callbacks.on_warning(device.sentence(options.device_for(prepared), config.encoder.name))
-        if prepared.algorithm.head == "names" and config.dataset.name != "synthetic":
+        if opened is None and prepared.algorithm.head == "names" and config.dataset.name != "synthetic":
             for sentence in notices(prepared.federation.label_names, asked, config.labels):
                 callbacks.on_warning(sentence)
         if prepared.algorithm.robust != "off" and not prepared.algorithm.fixed_features:
