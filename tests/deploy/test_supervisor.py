@@ -19,7 +19,7 @@ import pytest
 pytest.importorskip("flwr", reason="Flower is not installed; pip install 'fedalign[flower]'")
 
 from fedalign.deploy.kit import ServerKit
-from fedalign.deploy.launch import CONTROL_HEADER, ControlGuard, Hold
+from fedalign.deploy.launch import CONTROL_HEADER, ControlGuard, Hold, Waits
 from fedalign.deploy.logs import from_flower
 from fedalign.deploy.supervisor import Child, environment, notify, rotate, wait_for
 from fedalign.deploy.watching import Rounds
@@ -253,3 +253,18 @@ def test_a_party_asks_under_which_name_its_key_is_admitted(tmp_path: Path, monke
         monkeypatch.setattr("fedalign.flower.preflight.fedalign", SimpleNamespace(__version__="99.0.7"))
         can_join(place, authority, "north", "fakey")  # the third number may differ
         server.shutdown()
+
+
+def test_a_pause_ends_when_the_worker_has_sent_something() -> None:
+    waits, sent = Waits(), []
+    store = waits.announced(sent.append)
+    timer = threading.Timer(0.1, store, ["reply"])
+    began = time.monotonic()
+    timer.start()
+    waits.sleep(20)  # between requests for messages, which the SuperLink holds
+    waits.sleep(2.9)
+    assert sent == ["reply"]
+    assert time.monotonic() - began < 2.5
+    began = time.monotonic()
+    waits.sleep(0.05)  # nothing was sent since
+    assert time.monotonic() - began >= 0.05

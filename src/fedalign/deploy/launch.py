@@ -39,7 +39,8 @@ STATE_FILE = "FEDALIGN_NODE_STATE_FILE"  # environment: where a SuperNode report
 BELL_FILE = "FEDALIGN_BELL_FILE"  # environment: a pipe on which a SuperNode announces messages to its worker
 OPEN = ("/v1/fleet/", "/v1/runtime/", "/health")  # paths that need no secret of ours; Flower guards the first two
 PAUSE = 0.05  # seconds between two requests for messages, which the SuperLink holds
-HOLD = 2.0  # seconds for which it does so
+HOLD, LONGEST_HOLD = 2.0, 6.0  # seconds for which it does so; longer with many callers, since each request costs
+PER_CALLER = 0.1  # seconds
 PULL_AGAIN, PULL_SLOWEST = 0.05, 2.0  # seconds before an object that is not there yet is asked for again, doubling
 PULLS = 5000  # as often; Flower stops after two hours
 Scope = MutableMapping[str, Any]
@@ -68,7 +69,7 @@ CALLERS = (b"flwr-public-key", b"flwr-task-token")  # headers that tell callers 
 
 
 class Hold:
-    """Holds requests for messages until messages were sent, or for two seconds."""
+    """Holds requests for messages until messages were sent, or for some seconds."""
 
     def __init__(self, app: Callable[..., Awaitable[None]]) -> None:
         self.app = app
@@ -93,7 +94,8 @@ class Hold:
         caller = (path, b"".join(headers.get(name, b"") for name in CALLERS))
         if self.seen.get(caller) == self.sent[source]:
             with contextlib.suppress(TimeoutError):
-                async with self.change, asyncio.timeout(HOLD):
+                hold = min(HOLD + PER_CALLER * len(self.seen), LONGEST_HOLD)
+                async with self.change, asyncio.timeout(hold):
                     await self.change.wait_for(lambda: self.sent[source] != self.seen.get(caller))
         if len(self.seen) > 10_000:
             self.seen.clear()
@@ -155,9 +157,28 @@ def superlink() -> None:
 # --- the SuperNode --------------------------------------------------------------------------------------------------
 
 
-def sleep(seconds: float) -> None:
-    """Replaces Flower's pauses: 3 s between requests for messages, 0.5 s between looks for the worker's reply."""
-    time.sleep(PAUSE if seconds >= 3 else 0.02)
+class Waits:
+    """Replaces Flower's pauses: 3 s between requests for messages, and 0.5 s between looks for the worker's reply. The
+    latter end when the worker has sent something."""
+
+    def __init__(self) -> None:
+        self.arrived = threading.Event()
+
+    def sleep(self, seconds: float) -> None:
+        if seconds >= 3:
+            time.sleep(PAUSE)
+        elif self.arrived.wait(seconds):
+            self.arrived.clear()
+
+    def announced(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns a function that ends a pause after it has run."""
+
+        def call(*words: Any, **options: Any) -> Any:
+            found = function(*words, **options)
+            self.arrived.set()
+            return found
+
+        return call
 
 
 def pull_quickly() -> None:
@@ -184,7 +205,10 @@ def supernode() -> None:
 
     from fedalign.deploy import large_messages
 
-    loop.time = SimpleNamespace(sleep=sleep, monotonic=time.monotonic, time=time.time)
+    waits = Waits()
+    loop.time = SimpleNamespace(sleep=waits.sleep, monotonic=time.monotonic, time=time.time)
+    InMemoryNodeState.store_message = waits.announced(InMemoryNodeState.store_message)
+    large_messages.StoreOnDisk.put = waits.announced(large_messages.StoreOnDisk.put)  # type: ignore[method-assign]
     create, bell = InMemoryNodeState.create_task, os.open(os.environ[BELL_FILE], os.O_RDWR | os.O_NONBLOCK)
 
     def announced(*words: Any, **options: Any) -> Any:
