@@ -102,14 +102,10 @@ class DeployedEngine:
 
     def forget_others(self, weights: Arrays) -> None:
         """Lets go of the weights of earlier rounds."""
-        if self._asked is not None and self._asked[0] is not weights:
-            self._asked = None
-        if self._decided is not None and self._decided[0] is not weights:
-            self._decided = None
-        if self._digest[0] is not weights:
-            self._digest = ({}, "")
-        if self.held[0] is not weights:
-            self.held = ({}, set())
+        asked = (self._asked, self._decided)
+        self._asked, self._decided = (one if one is not None and one[0] is weights else None for one in asked)
+        self._digest = self._digest if self._digest[0] is weights else ({}, "")
+        self.held = self.held if self.held[0] is weights else ({}, set())
 
     def commit(self, round_number: int, clients: Sequence[int]) -> None:
         self.counted |= dict.fromkeys(clients, round_number)
