@@ -90,6 +90,7 @@ class Meter:
     """CPU seconds by kind, also of processes that have ended, and memory."""
 
     roots: set[int]
+    parties: int
     spent: dict[tuple[str, int], float] = field(default_factory=dict)
     largest: Counter[str] = field(default_factory=Counter)
     resident: Counter[str] = field(default_factory=Counter)
@@ -152,7 +153,7 @@ def rounds_of(out: Path) -> list[float]:
 def measure(meter: Meter, out: Path, rounds: int, proxy: Proxy | None, running: subprocess.Popen[bytes]) -> None:
     """Prints what a round costs."""
     first, seen, memory = None, 0, []
-    pause = 0.5 if len(meter.roots) < 20 else 2.0
+    pause = 0.5 if meter.parties < 20 else 2.0
     while running.poll() is None and seen < rounds - 1:
         meter.sample()
         done = len(rounds_of(out))
@@ -182,7 +183,7 @@ def measure(meter: Meter, out: Path, rounds: int, proxy: Proxy | None, running: 
     for kind in sorted({kind for one in memory for kind in one}):
         print(f"  {kind:24} {', '.join(str(one.get(kind, '-')) for one in memory)}")
     if proxy is not None:
-        share = counted * (len(meter.roots) - 1)
+        share = counted * meter.parties
         up, down = (proxy.up - first[1]) / share, (proxy.down - first[2]) / share
         print(f"bytes per round and party: {up:,.0f} up, {down:,.0f} down")
 
@@ -247,7 +248,7 @@ def ours(folder: Path, config: configs.Config, files: dict[str, Path], forked: b
         else:
             for name in files:
                 run.start(name, "party", name)
-        meter = Meter({process.pid for process in run.running.values()})
+        meter = Meter({process.pid for process in run.running.values()}, len(files))
         while "the run begins" not in run.said("server"):
             assert server.poll() is None, run.said("server")
             time.sleep(0.1)
@@ -293,7 +294,7 @@ def stock(folder: Path, config: configs.Config, files: dict[str, Path]) -> None:
         options = {"parties": len(files), "wait": 300, "timeout": 600, "resume": False, "evaluate_every": 5}
         flower_kit.write_app(net.folder / "app", config, out="run", **options)
         run = net.start("run", "flwr", "run", "app", "parties", "--stream")
-        meter = Meter({process.pid for process in net.processes.values()})
+        meter = Meter({process.pid for process in net.processes.values()}, len(files))
         measure(meter, net.folder / "run", config.rounds, proxy, run)
 
 
