@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -87,6 +88,17 @@ def test_a_piece_with_another_digest_is_refused(store: StoreOnDisk, large: np.nd
     with pytest.raises(ValueError, match="does not match"):
         store.put(name, part.deflate() + b"more")
     assert store.pieces.held == 0
+
+
+def test_without_space_on_the_disk_a_piece_stays_in_memory(store: StoreOnDisk, large: np.ndarray) -> None:
+    os.dup2(os.open("/dev/full", os.O_WRONLY), store.pieces.file.fileno())
+    message = message_of(large)
+    stored(store, message)
+    contents = {name: store.get(name) for name in get_all_nested_objects(message)}
+    found = inflate_object_from_contents(message.object_id, contents)
+    assert np.array_equal(found.content["weights"]["w"].numpy(), large)  # type: ignore[attr-defined]
+    store.delete(message.object_id)
+    assert (len(store), store.pieces.end, store.pieces.held) == (0, 0, 0)
 
 
 def test_space_of_removed_pieces_is_used_again(tmp_path: Path) -> None:

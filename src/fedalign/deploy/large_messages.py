@@ -6,6 +6,7 @@ pieces wait in a deleted file, go out and come in a few at a time, and replies a
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import os
@@ -51,16 +52,20 @@ class Pieces:
         self.end = self.held = 0
 
     def add(self, data: bytes) -> Place:
+        """Writes a piece; raises an OSError if there is no space for it."""
         place = Place(self.end, len(data))
-        if self.free.get(place.room):
-            place = Place(self.free[place.room].pop(), len(data))
-        else:
-            self.end += place.room
-        self.held += 1
+        again = self.free.get(place.room)
+        if again:
+            place = Place(again[-1], len(data))
         rest, at = memoryview(data), place.start
         while rest:
             done = os.pwrite(self.file.fileno(), rest, at)
             rest, at = rest[done:], at + done
+        if again:
+            again.pop()
+        else:
+            self.end += place.room
+        self.held += 1
         return place
 
     def read(self, place: Place) -> bytes:
@@ -87,7 +92,7 @@ class StoreOnDisk(InMemoryObjectStore):  # type: ignore[misc]
         super().put(object_id, object_content)
         if len(object_content) < LARGE:
             return
-        with self.lock_store:
+        with self.lock_store, contextlib.suppress(OSError):  # without space on the disk it stays in memory
             entry = self.store.get(object_id)
             if entry is not None and entry.content is object_content:
                 entry.content = self.pieces.add(object_content)

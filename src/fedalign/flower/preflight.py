@@ -47,7 +47,8 @@ def can_listen(text: str) -> None:
     except OSError as error:
         if error.errno in PORT_IN_USE:
             raise UserError(
-                f"port {port} is in use on {host}; stop the program that uses it or choose another --port"
+                f"port {port} is in use on {host}; stop the program that uses it, or give fedalign deploy init another "
+                "--port"
             ) from error
         raise UserError(f"cannot listen on {text}: {error.strerror}; give an address of this machine") from error
 
