@@ -39,7 +39,7 @@ class Place:
     size: int
 
     @property
-    def room(self) -> int:
+    def reserved(self) -> int:
         return -(-self.size // STEP) * STEP
 
 
@@ -48,13 +48,13 @@ class Pieces:
 
     def __init__(self, folder: Path) -> None:
         self.file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115  (open as long as the process runs)
-        self.free: dict[int, list[int]] = {}  # room -> where so much is free
+        self.free: dict[int, list[int]] = {}  # number of bytes -> where so many are free
         self.end = self.held = 0
 
     def add(self, data: bytes) -> Place:
         """Writes a piece; raises an OSError if there is no space for it."""
         place = Place(self.end, len(data))
-        again = self.free.get(place.room)
+        again = self.free.get(place.reserved)
         if again:
             place = Place(again[-1], len(data))
         rest, at = memoryview(data), place.start
@@ -64,7 +64,7 @@ class Pieces:
         if again:
             again.pop()
         else:
-            self.end += place.room
+            self.end += place.reserved
         self.held += 1
         return place
 
@@ -73,7 +73,7 @@ class Pieces:
 
     def remove(self, place: Place) -> None:
         self.held -= 1
-        self.free.setdefault(place.room, []).append(place.start)
+        self.free.setdefault(place.reserved, []).append(place.start)
         if not self.held:
             self.free.clear()
             self.end = 0
