@@ -46,15 +46,14 @@ def agree(
     first = offers[0]
     for one in offers:
         check_offer(one)
-    for other in offers[1:]:
         for field in ("task", "kind"):
-            if getattr(other, field) != getattr(first, field):
+            if getattr(one, field) != getattr(first, field):
                 raise UserError(
-                    f"{first.party} holds {getattr(first, field)} and {other.party} {getattr(other, field)}; "
+                    f"{first.party} holds {getattr(first, field)} and {one.party} {getattr(one, field)}; "
                     "all parties must read their rows alike"
                 )
     resolve = Aliases(aliases).resolve
-    names = reconcile([[resolve(name) for name in one.classes] for one in offers])
+    names = reconcile([resolve(name) for name in one.classes] for one in offers)
     inputs = first.input.agree(offers, first.input.settings_of(preparation))
     agreed = Agreement(task=first.task, label_names=names.names, inputs=inputs, aliases=dict(aliases or {}))
     return agreed, names.near

@@ -75,6 +75,8 @@ def hold_out(labels: Labels, share: float, party: str, word: str) -> tuple[np.nd
     classes. It is the same for the same party, whoever reads the file. A class with one row keeps it, and so do rows
     that nobody labelled."""
     n = len(labels.fully_annotated)
+    if not share:
+        return np.arange(0), np.arange(n)
     rarest = np.full(n, -1)
     for c in np.argsort(-labels.yes.sum(0), kind="stable").tolist():  # the rarest is written last
         rarest[labels.yes[:, c]] = c

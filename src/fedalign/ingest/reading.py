@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 from fedalign.errors import UserError
@@ -32,12 +33,12 @@ class Reading:
     missing: tuple[str, ...] = ()  # texts that mean an empty cell
     aliases: Mapping[str, str] = field(default_factory=dict)  # other name of a class -> the class
 
-    @property
+    @cached_property
     def input(self) -> type[InputKind]:
         """The kind of input whose columns are given."""
         return chosen_kind(self)
 
-    @property
+    @cached_property
     def style(self) -> Literal["label", "labels", "columns"]:
         """How labels are written: one name per row, several names per row, or one column per class."""
         given = [word for word in LABELS if getattr(self, word)]
@@ -66,9 +67,14 @@ class Reading:
         named = column in (self.label, self.labels, *self.label_columns)
         return named or bool(self.label_prefix and column.startswith(self.label_prefix))
 
-    def other_columns(self, table: Table) -> set[str]:
+    def other_columns(self, table: Table) -> frozenset[str]:
         """Columns that are no input."""
+        return self._named | (set(self.class_columns(table)) if self.label_prefix or self.label_columns else set())
+
+    @cached_property
+    def _named(self) -> frozenset[str]:
+        """Columns that are no input, whatever the file."""
         named = {self.label, self.labels, self.client, *self.label_columns}
         for kind in kinds():
             named |= set(kind.row_columns(kind.columns_of(self)))
-        return named | (set(self.class_columns(table)) if self.label_prefix or self.label_columns else set())
+        return frozenset(named)

@@ -1,14 +1,10 @@
 """Many parties: their prepared rows are in a temporary file, and those of a party are read when it is asked for.
 
-The file has no name, so nothing of it is left when the process ends. In memory are the names of the parties, the
-classes they annotate, and where each party's rows begin.
+In memory are the names of the parties, the classes they annotate, and where each party's rows begin.
 """
 
 from __future__ import annotations
 
-import os
-import tempfile
-import weakref
 from array import array
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
@@ -18,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedalign.errors import UserError
+from fedalign.ingest.record_file import RecordFile
 from fedalign.types import Examples, Party, Rows, Sequences, concatenate
 
 PARTS = 3  # training, validation, test
@@ -30,9 +26,8 @@ class StoredParties(Sequence[Party]):
 
     def __init__(self) -> None:
         self.names: list[str] = []
-        self._file = tempfile.TemporaryFile(prefix="fedalign-")  # noqa: SIM115 (open as long as the parties are)
-        weakref.finalize(self, self._file.close)
-        self._ends = array("q", [0])
+        self.train_rows = array("q")  # of each party
+        self._records = RecordFile()
         self._classes = bytearray()
         self._dtype = torch.float32  # of x
         self._tail: tuple[int, ...] = ()  # shape of x without its first dimension
@@ -49,18 +44,11 @@ class StoredParties(Sequence[Party]):
         numbers = torch.tensor([*sizes, len(values)])
         if isinstance(rows.x, Sequences):
             numbers = torch.cat([numbers, rows.x.offsets])
-        try:
-            for tensor in (numbers, values, rows.y.to(torch.uint8), rows.known):
-                self._file.write(tensor.contiguous().numpy().tobytes())
-            self._file.flush()
-        except OSError as error:
-            raise UserError(
-                f"the rows of all parties cannot be stored in {tempfile.gettempdir()}: {error.strerror}; set TMPDIR to "
-                "a folder with more space"
-            ) from error
+        tensors = (numbers, values, rows.y.to(torch.uint8), rows.known)
+        self._records.add(tensor.contiguous().numpy().tobytes() for tensor in tensors)
         self.names.append(name)
         self._classes += rows.classes.numpy().tobytes()
-        self._ends.append(self._file.tell())
+        self.train_rows.append(sizes[0])
 
     @property
     def classes(self) -> Tensor:
@@ -78,8 +66,7 @@ class StoredParties(Sequence[Party]):
         if isinstance(place, slice):
             return [self[number] for number in range(*place.indices(len(self)))]
         number = range(len(self))[place]  # IndexError beyond the end
-        begin, end = self._ends[number], self._ends[number + 1]
-        content = np.frombuffer(os.pread(self._file.fileno(), end - begin, begin), dtype=np.uint8).copy()
+        content = np.frombuffer(self._records[number], dtype=np.uint8).copy()
         x, y, known = self._read(content)
         sizes, classes = content[: PARTS * WHOLE].view(np.int64).tolist(), self.classes[number]
         bounds = [0, *np.cumsum(sizes).tolist()]

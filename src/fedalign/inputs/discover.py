@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Annotated, Any, TypeVar, get_type_hints
 
 import numpy as np
@@ -23,13 +24,18 @@ def find_kind(name: str) -> type[InputKind]:
     known = registry.names("inputs")
     if name not in known:
         raise UserError(f"unknown kind of input {name!r:.60}{nearest(str(name), known)}")
+    return _found(name)
+
+
+@lru_cache(maxsize=64)  # many files ask for the same kind
+def _found(name: str) -> type[InputKind]:
     found: type[InputKind] = registry.find("inputs", name)
     return found
 
 
 def kinds() -> list[type[InputKind]]:
     """All kinds, in the order in which they try to recognise rows."""
-    return sorted(map(find_kind, registry.names("inputs")), key=lambda kind: kind.order)
+    return sorted(map(_found, registry.names("inputs")), key=lambda kind: kind.order)
 
 
 # --- stored kinds -----------------------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ class FeatureReader(Reader):
     """Reads one number per column and row."""
 
     def read(self, batch: Batch) -> tuple[Raw, tuple[str, ...]]:
-        return np.stack([batch.numbers(column) for column in self.columns], 1), tuple(self.columns)  # (n, F)
+        return batch.table(self.columns), tuple(self.columns)  # (n, F)
 
 
 class Features(ScaledNumbers):

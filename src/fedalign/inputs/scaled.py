@@ -98,7 +98,8 @@ class ScaledNumbers(InputKind):
     @classmethod
     def agree(cls, offers: Sequence[Offer], settings: Any) -> Self:
         columns = next((one.columns for one in offers if one.columns), ())
-        parts = [_in_order(one, columns, offers[0]) for one in offers]
+        first = offers[0]
+        parts = (_in_order(one, columns, first) for one in offers)
         return cls(kind=cls.name(), scaling=Scaling.from_moments(parts, columns))
 
     def arranged(self, values: np.ndarray, columns: tuple[str, ...], file: str) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -80,11 +80,11 @@ class Scaling(Stored):
         return cls._of(mean.numpy(), sd.numpy(), columns)
 
     @classmethod
-    def from_moments(cls, parts: Sequence[Moments], columns: Sequence[str] = ()) -> Scaling:
+    def from_moments(cls, parts: Iterable[Moments], columns: Sequence[str] = ()) -> Scaling:
         """The scaling that `fit` finds on the rows of all parties together, computed from their moments."""
-        count = np.array([part.count for part in parts], dtype=np.float64)  # (parties, F)
-        means = np.array([part.mean for part in parts], dtype=np.float64)
-        squares = np.array([part.squares for part in parts], dtype=np.float64)
+        found = [np.array([part.count, part.mean, part.squares], dtype=np.float64) for part in parts]
+        count, means, squares = np.stack(found, 1)  # (parties, F) each
+        found.clear()
         total = np.maximum(count.sum(0), 1)
         mean = (count * means).sum(0) / total
         # deviations from the common mean: within each party, and of the party's own mean

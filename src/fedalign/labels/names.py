@@ -50,6 +50,7 @@ ALPHABETS = {"ARMENIAN", "CHEROKEE", "COPTIC", "CYRILLIC", "GEORGIAN", "GREEK", 
 MASK = "\0"  # in place of a letter of another alphabet
 
 
+@lru_cache(maxsize=4096)  # many files name the same classes; an error is not kept
 def allowed(name: str) -> str:
     """Returns the name in composed form; raises UserError for a name that is not allowed."""
     shown = ascii(name[:40])
@@ -192,7 +193,7 @@ def near_pairs(names: Sequence[str]) -> list[Near]:
         if stems[i] == stems[j]:
             found.append(Near(names[i], names[j], 0.95, Similarity.SAME_WORDS))
             continue
-        if similar[i, j] and work < MOST_WORK:
+        if len(names) <= MANY and similar[i, j] and work < MOST_WORK:
             work += len(keys[i]) * len(keys[j])
             ratio = difflib.SequenceMatcher(None, keys[i], keys[j], autojunk=False).ratio()
         if ratio >= NEAR:
@@ -205,10 +206,10 @@ def near_pairs(names: Sequence[str]) -> list[Near]:
 
 
 def _similar_letters(keys: Sequence[str]) -> np.ndarray:
-    """(n, n) bool: the names whose letters, in any order, agree to `NEAR` or more; none among more than `MANY`."""
-    similar = np.zeros((len(keys), len(keys)), dtype=bool)
+    """(n, n) bool: the names whose letters, in any order, agree to `NEAR` or more; (1, 1) among more than `MANY`."""
     if len(keys) > MANY:
-        return similar
+        return np.zeros((1, 1), dtype=bool)
+    similar = np.zeros((len(keys), len(keys)), dtype=bool)
     letters = {letter: i for i, letter in enumerate(sorted(set().union(*keys)))}
     counts = np.zeros((len(keys), len(letters)), dtype=np.int32)
     for row, key in enumerate(keys):
@@ -246,7 +247,7 @@ class Reconciled:
     near: tuple[Near, ...]  # for a person to check
 
 
-def reconcile(parties: Sequence[Sequence[str]], aliases: Mapping[str, str] | None = None) -> Reconciled:
+def reconcile(parties: Iterable[Sequence[str]], aliases: Mapping[str, str] | None = None) -> Reconciled:
     """Returns one list of classes from the parties' names. Names that are equal after normalising are one class. An
     alias table joins other names; nothing else is joined."""
     table = {normalised(allowed(old)): allowed(new) for old, new in (aliases or {}).items()}
@@ -255,7 +256,7 @@ def reconcile(parties: Sequence[Sequence[str]], aliases: Mapping[str, str] | Non
     for number, own in enumerate(parties):
         if len(own) > MAX_NAMES:
             raise UserError(f"party {number} names {len(own):,} classes; {MAX_NAMES:,} is the limit")
-        mine: list[str] = []
+        mine: dict[str, None] = {}  # in order
         for name in own:
             name = allowed(name)
             name = table.get(normalised(name), name)
@@ -263,8 +264,8 @@ def reconcile(parties: Sequence[Sequence[str]], aliases: Mapping[str, str] | Non
             if key in mine:
                 raise UserError(f"party {number} has two names for {name!r} after normalising; rename one of them")
             shown.setdefault(key, name)
-            mine.append(key)
-        keys.append(mine)
+            mine[key] = None
+        keys.append(list(mine))
     order = sorted(shown)
     place = {key: i for i, key in enumerate(order)}
     names = tuple(shown[key] for key in order)

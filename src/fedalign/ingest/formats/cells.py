@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +17,7 @@ import polars as pl
 from fedalign.errors import UserError, quoted
 from fedalign.ingest.formats.lists import LARGEST, Layout, recordings
 from fedalign.ingest.formats.problems import Problem, Report, refuse
+from fedalign.ingest.formats.short import ShortCells
 from fedalign.inputs.raw import Ragged
 
 MARKS = {"true": "1", "false": "0", "t": "1", "f": "0", "yes": "1", "no": "0", "y": "1", "n": "0"}  # in any case
@@ -48,6 +49,9 @@ class Batch:
 
     def text(self, column: str) -> list[str]:
         """The cells as text without surrounding space; '' for an empty cell."""
+        if isinstance(self.cells, ShortCells):
+            short = ["" if cell is None else cell.strip() for cell in self.cells.texts[column]]
+            return ["" if text in self.missing else text for text in short] if self.missing else short
         cells = self.cells[column]
         if isinstance(cells, pl.Series):
             found = self._series_text(cells, column)
@@ -102,6 +106,14 @@ class Batch:
                 self.problem(row, column, f"{message}; leave the cell empty for a missing value")
             values = np.where(large, np.nan, values)
         return values
+
+    def table(self, columns: Sequence[str]) -> np.ndarray:
+        """(n, columns) float64, NaN for an empty cell."""
+        if isinstance(self.cells, ShortCells) and not self.missing:
+            plain = self.cells.plain_numbers(columns)
+            if plain is not None:
+                return plain
+        return np.stack([self.numbers(column) for column in columns], 1)
 
     def _cast(self, texts: pl.Series, column: str) -> np.ndarray:
         if len(texts) <= FEW:

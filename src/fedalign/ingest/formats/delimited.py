@@ -6,6 +6,7 @@ import csv
 import io
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import IO
 
@@ -15,6 +16,7 @@ import polars as pl
 from fedalign.errors import UserError
 from fedalign.ingest.formats.cells import Cells
 from fedalign.ingest.formats.problems import Problem, Report
+from fedalign.ingest.formats.short import ShortCells
 from fedalign.ingest.formats.table import (
     MAX_LINE,
     ROWS,
@@ -35,28 +37,33 @@ SMALL = 1 << 15  # bytes that are not given to polars
 def open_table(path: Path, file: str, separator: str | None) -> Table:
     with damage_named(file), binary(path) as stream:
         header, used, text = _header(stream, file)
-    if separator is None:
-        outside = "".join(text.split('"')[::2])  # what stands outside quotes
-        separator = max(",;\t|", key=outside.count) if any(mark in outside for mark in ",;\t|") else ","
     try:
-        columns = next(csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True))
+        separator, columns = _names(text, separator)
     except (csv.Error, StopIteration) as error:
         raise UserError(f"{file}, row 1: the header cannot be read ({error}); write column names there") from error
-    columns = [column.strip() for column in columns]
     named = [column for column in columns if column]  # a column without a name, such as a written index, is left out
     check_columns(f"{file}, row 1", named)
     if not named:
         raise UserError(f"{file}, row 1: there are no column names; write them there, separated by {separator!r}")
-    sign = separator
+    sign, numbered = separator, {column: i for i, column in enumerate(columns)}
 
     def pieces(wanted: Sequence[str], report: Report) -> Iterator[Piece]:
-        numbered = {column: i for i, column in enumerate(columns)}
         places = {column: numbered[column] for column in wanted}
         with damage_named(file), binary(path) as stream:
             stream.read(header)
             yield from _pieces(stream, file, places, len(columns), sign, 1 + used, report)
 
     return Table(file, tuple(named), pieces)
+
+
+@lru_cache(maxsize=64)  # many files have the same header
+def _names(text: str, separator: str | None) -> tuple[str, tuple[str, ...]]:
+    """The separator, which is found if none is given, and the column names of a header."""
+    if separator is None:
+        outside = "".join(text.split('"')[::2])  # what stands outside quotes
+        separator = max(",;\t|", key=outside.count) if any(mark in outside for mark in ",;\t|") else ","
+    columns = next(csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True))
+    return separator, tuple(column.strip() for column in columns)
 
 
 def _header(stream: IO[bytes], file: str) -> tuple[int, int, str]:
@@ -85,25 +92,30 @@ def _pieces(
     names the row of a mistake."""
     while block := stream.read(BLOCK):
         block += line_of(stream, file)
-        frame = _plain_block(block, width, separator)
-        if frame is None:
+        cells = _plain_block(block, places, width, separator)
+        if cells is None:
             lines = itertools.chain(io.BytesIO(block), iter(lambda: line_of(stream, file), b""))
             yield from _rows(lines, file, places, width, separator, first, report)
             return
-        yield np.arange(first, first + len(frame)), {name: frame[f"{i}"] for name, i in places.items()}
-        first += len(frame)
+        lines = _lines(block)
+        yield np.arange(first, first + lines), cells
+        first += lines
 
 
-def _plain_block(block: bytes, width: int, separator: str) -> pl.DataFrame | None:
+def _lines(block: bytes) -> int:
+    return block.count(b"\n") + (not block.endswith(b"\n"))
+
+
+def _plain_block(block: bytes, places: Mapping[str, int], width: int, separator: str) -> Mapping[str, Cells] | None:
     """The cells of whole lines, or None unless every line certainly holds `width` of them."""
     if any(mark in block for mark in (b'"', b"\0", b"\n\n", b"\n\r\n")) or block[:1] in (b"\n", b"\r"):
         return None
-    lines = block.count(b"\n") + (not block.endswith(b"\n"))
+    lines = _lines(block)
     # polars rejects a line with more cells and fills one with fewer, so an equal sum means that each line is right
     if block.count(separator.encode()) != lines * (width - 1) or block.count(b"\r") != block.count(b"\r\n"):
         return None
     if len(block) <= SMALL:
-        return _small_frame(block, lines, width, separator)
+        return _short_cells(block, places, lines, width, separator)
     try:
         frame = pl.read_csv(
             block,
@@ -114,10 +126,12 @@ def _plain_block(block: bytes, width: int, separator: str) -> pl.DataFrame | Non
         )
     except pl.exceptions.PolarsError:
         return None
-    return frame if frame.shape == (lines, width) else None
+    return {name: frame[f"{i}"] for name, i in places.items()} if frame.shape == (lines, width) else None
 
 
-def _small_frame(block: bytes, lines: int, width: int, separator: str) -> pl.DataFrame | None:
+def _short_cells(
+    block: bytes, places: Mapping[str, int], lines: int, width: int, separator: str
+) -> ShortCells | None:
     """The same for a few lines, which Python splits faster than polars starts."""
     try:
         text = block.decode("utf-8")
@@ -126,8 +140,7 @@ def _small_frame(block: bytes, lines: int, width: int, separator: str) -> pl.Dat
     rows = [line.removesuffix("\r").split(separator) for line in text.removesuffix("\n").split("\n")]
     if len(rows) != lines or any(len(row) != width for row in rows):
         return None
-    columns = [[cell or None for cell in column] for column in zip(*rows, strict=True)]
-    return pl.DataFrame([pl.Series(f"{i}", column, dtype=pl.String) for i, column in enumerate(columns)])
+    return ShortCells({name: [row[i] or None for row in rows] for name, i in places.items()})
 
 
 def _rows(

@@ -16,6 +16,7 @@ import numpy as np
 from fedalign.errors import UserError, nearest, parsing, printable, quoted
 from fedalign.ingest.formats.cells import Batch, Cells
 from fedalign.ingest.formats.problems import Problem, Report, refuse
+from fedalign.ingest.formats.short import ShortCells
 
 ROWS = 8192  # rows of a batch
 BYTES = 1 << 25  # of a batch, roughly: a few long rows take as much memory as thousands of short ones
@@ -23,7 +24,7 @@ MAX_LINE = 1 << 26  # bytes of one line; a longer one means a broken file
 MAX_COLUMNS = 1 << 13  # of a file; each column costs a tenth of a millisecond before its first row is read
 FREE_BYTES, MAX_RATIO = 1 << 25, 100  # that any file may unpack to; beyond that, the largest ratio to its own size
 T = TypeVar("T")
-Piece = tuple[np.ndarray, dict[str, Cells]]  # row numbers, cells
+Piece = tuple[np.ndarray, Mapping[str, Cells]]  # row numbers, cells
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,11 @@ class Table:
             if piece is None:
                 return
             rows, cells = piece
-            mine = {ours: cells[name] for ours, name in theirs.items()}
+            mine: Mapping[str, Cells]
+            if isinstance(cells, ShortCells):
+                mine = ShortCells({ours: cells.texts[name] for ours, name in theirs.items()})
+            else:
+                mine = {ours: cells[name] for ours, name in theirs.items()}
             yield Batch(self.file, rows, mine, report, frozenset(missing), self.folder)
 
 
