@@ -186,6 +186,12 @@ class Federation:
     aliases: Mapping[str, str] = field(default_factory=dict)  # another name of a class in files -> the class
 
     @property
+    def train_rows(self) -> Sequence[int]:
+        """The number of training rows of each party."""
+        stored: Sequence[int] | None = getattr(self.parties, "train_rows", None)
+        return [len(party.train) for party in self.parties] if stored is None else stored
+
+    @property
     def classes(self) -> Tensor:
         stored: Tensor | None = getattr(self.parties, "classes", None)  # where the rows of parties are not in memory
         return (

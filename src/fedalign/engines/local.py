@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from itertools import chain
 from typing import Annotated
 
 import torch
@@ -25,7 +27,7 @@ from fedalign.learning.client_state import ClientStates
 from fedalign.learning.local_training import ModelPair, TrainingCallback, train_client
 from fedalign.learning.model import DualEncoder
 from fedalign.learning.rounds import Plan, Reply
-from fedalign.learning.scoring import chunks, steps_of
+from fedalign.learning.scoring import Job, jobs_of, steps_of
 from fedalign.learning.stacked import Member, require_stackable, train_stack
 from fedalign.randomness import KeyedRandom
 from fedalign.system.allocation import keep_freed_memory
@@ -34,6 +36,7 @@ from fedalign.system.device import CPU, Device, chosen
 from fedalign.types import Arrays, Examples, Party, Sequences, Server, Truth, size_of
 
 STACK = 16  # clients trained together at most
+QUEUED = 8  # jobs of scoring that wait for each thread
 Counter = Callable[[Tensor, Examples], Tensor]  # logits of some rows to counts that add up
 
 
@@ -178,9 +181,11 @@ class LocalEngine:
         return None if test is None else self.count(weights, [test], self._decided(thresholds))
 
     def validate(self, weights: Arrays, grid: Tensor | None = None) -> Tensor | None:
-        held = [party.validation for party in self.plan.federation.parties if party.validation is not None]
-        if not held:
+        parts = (party.validation for party in self.plan.federation.parties if party.validation is not None)
+        first = next(parts, None)
+        if first is None:
             return None
+        held = chain([first], parts)  # one at a time: there may be many parties
         if grid is None:
             return self.count(weights, held, self._decided(None))
         at = lambda logits, rows: metrics.count_at(logits, rows.y, rows.known, grid)  # noqa: E731
@@ -190,26 +195,34 @@ class LocalEngine:
         task = self.plan.federation.task
         return lambda logits, rows: metrics.count(metrics.decide(logits, task, thresholds), rows.y, rows.known)
 
-    def count(self, weights: Arrays, parts: Sequence[Examples], counter: Counter, grid: int = 0) -> Tensor:
+    def count(self, weights: Arrays, parts: Iterable[Examples], counter: Counter, grid: int = 0) -> Tensor:
         """Counts of decisions on these rows, summed: (C, 4), or (T, C, 4) for a grid of T thresholds."""
-        jobs = [(part, rows) for part in parts for rows in chunks(part.x)]
         loaded: set[int] = set()  # models that hold these weights by now
-        found = self.pool.map(lambda job: self._count(weights, loaded, job[0], job[1], counter), jobs)
         shape = ((grid,) if grid else ()) + (len(self.plan.federation.label_names), 4)
-        return sum(found, start=torch.zeros(shape, dtype=torch.int64))
+        total = torch.zeros(shape, dtype=torch.int64)
+        running: deque[Future[Tensor]] = deque()
+        for job in jobs_of(parts):
+            if len(running) > QUEUED * self.workers:  # their rows are in memory
+                total += running.popleft().result()
+            running.append(self.pool.submit(self._count, weights, loaded, job, counter))
+        for waiting in running:
+            total += waiting.result()
+        return total
 
-    def _count(self, weights: Arrays, loaded: set[int], part: Examples, rows: Tensor, counter: Counter) -> Tensor:
+    def _count(self, weights: Arrays, loaded: set[int], job: Job, counter: Counter) -> Tensor:
         models = self._models.get()
+        found: list[Tensor] = []
         try:
             if id(models) not in loaded:
                 models.start.load(weights)
                 loaded.add(id(models))
-            batch = part.take(rows)
-            with torch.no_grad():
-                logits = models.start(batch.x)
+            for part, rows in job:
+                batch = part.take(rows)
+                with torch.no_grad():
+                    found.append(counter(models.start(batch.x), batch))
         finally:
             self._models.put(models)
-        return counter(logits, batch)
+        return sum(found[1:], start=found[0])
 
 
 class StackedEngine(LocalEngine):

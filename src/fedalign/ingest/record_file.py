@@ -66,5 +66,5 @@ class StoredList(Sequence[T], Generic[T]):
         numbers = range(len(self))[place]  # IndexError beyond the end
         if isinstance(numbers, range):
             return [self[number] for number in numbers]
-        found: T = pickle.loads(self._records[numbers])  # noqa: S301 (written by this process)
+        found: T = pickle.loads(self._records[numbers])
         return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
 
@@ -11,9 +11,10 @@ from torch import Tensor
 
 from fedalign.learning.model import DualEncoder
 from fedalign.system.cores import cores
-from fedalign.types import Rows, Sequences, take
+from fedalign.types import Examples, Rows, Sequences, take
 
 CHUNK = 256  # rows in one forward pass
+Job = list[tuple[Examples, Tensor]]  # chosen rows of some parts
 
 
 def chunks(x: Rows, size: int = CHUNK) -> list[Tensor]:
@@ -22,6 +23,21 @@ def chunks(x: Rows, size: int = CHUNK) -> list[Tensor]:
     if isinstance(x, Sequences):
         order = x.lengths.argsort(descending=True, stable=True)
     return list(order.split(size)) if len(x) else []
+
+
+def jobs_of(parts: Iterable[Examples]) -> Iterator[Job]:
+    """Chunks of rows to score, as many in one job as a chunk has rows. Each chunk is one forward pass."""
+    job: Job = []
+    held = 0
+    for part in parts:
+        for rows in chunks(part.x):
+            job.append((part, rows))
+            held += len(rows)
+            if held >= CHUNK:
+                yield job
+                job, held = [], 0
+    if job:
+        yield job
 
 
 def steps_of(x: Rows) -> int:

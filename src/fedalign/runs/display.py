@@ -108,7 +108,7 @@ class Display:
 
     def start(self, plan: Plan, done: int) -> None:
         parties, owned = plan.federation.parties, plan.federation.classes
-        rows = sum(len(party.train) for party in parties)
+        rows = sum(plan.federation.train_rows)
         method = plan.config.algorithm.name.rpartition("/")[2]  # the name of a file without its folder
         screen.print(
             f"[bold]{escape(method)}[/] on {escape(plan.config.name)}: {len(parties)} parties, "

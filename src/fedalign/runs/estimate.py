@@ -17,6 +17,7 @@ from fedalign.types import Examples, take
 
 ROWS = 256  # training and test rows that are timed
 TRIED = 128  # training rows that are timed before a run, so that the estimate itself takes about a second
+PARTIES = 1000  # whose rows are counted at most
 SOLVED = 512  # width of the linear system that is timed
 
 
@@ -31,8 +32,8 @@ def seconds_of_run(plan: Plan, done: int) -> float:
 
 def _seconds_of_sums(plan: Plan, exchanges: int) -> float:
     """Seconds for features and sums of all rows, and one solution per exchange."""
-    data = [party.train for party in plan.federation.parties]
-    some = max(data, key=len).x
+    sizes = plan.federation.train_rows
+    some = plan.federation.parties[max(range(len(sizes)), key=sizes.__getitem__)].train.x
     some = take(some, torch.arange(min(len(some), ROWS)))
     width = plan.model.anchors().shape[1]
 
@@ -42,17 +43,18 @@ def _seconds_of_sums(plan: Plan, exchanges: int) -> float:
 
     matrix = torch.eye(SOLVED, dtype=torch.float64)
     solve = _seconds(lambda: torch.linalg.cholesky(matrix)) * (width / SOLVED) ** 3
-    rows = sum(map(len, data))
-    return _seconds(sums) * rows / max(len(some), 1) + exchanges * solve
+    return _seconds(sums) * sum(sizes) / max(len(some), 1) + exchanges * solve
 
 
 def per_round(plan: Plan, most: int = ROWS) -> float:
     """Returns the seconds per round, divided by chosen parties and epochs, including the scoring of test rows. At most
     `most` rows of one party are timed."""
     config, parties = plan.config, plan.federation.parties
+    looked_at = range(0, len(parties), -(-len(parties) // PARTIES))
     algorithm = plan.algorithm.then if isinstance(plan.algorithm, OnBase) else plan.algorithm
-    work = [_work(party.train, plan) for party in parties]
-    median = sorted(range(len(work)), key=work.__getitem__)[len(work) // 2]
+    work = [_work(parties[place].train, plan) for place in looked_at]
+    middle = sorted(range(len(work)), key=work.__getitem__)[len(work) // 2]
+    median = looked_at[middle]
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -60,7 +62,7 @@ def per_round(plan: Plan, most: int = ROWS) -> float:
         server = algorithm.start(plan.model, len(parties))
         data = whole.take(torch.arange(min(len(whole), most)))  # enough to measure, and as fast for large parties
         part = _work(data, plan)
-        data, part = (data, part) if part else (whole, work[median])
+        data, part = (data, part) if part else (whole, work[middle])
         once = config.training.model_copy(update={"epochs": 1})
         train_client(algorithm, models, server, data.take(torch.arange(min(len(data), 32))), {}, once, (0, 0, 0))
         epoch = _seconds(lambda: train_client(algorithm, models, server, data, {}, once, (0, 1, median)))

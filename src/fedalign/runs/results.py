@@ -50,9 +50,9 @@ def finish(
 
 def true_priors(prepared: Plan) -> dict[str, Any]:
     """The share of positive rows of each class over all parties, which only a simulation knows (multi-label)."""
-    truth = [party.truth for party in prepared.federation.parties if party.truth is not None]
-    if prepared.federation.task == "single" or len(truth) < len(prepared.federation.parties):
+    if prepared.federation.task == "single" or any(party.truth is None for party in prepared.federation.parties):
         return {}
+    truth = [party.truth for party in prepared.federation.parties if party.truth is not None]
     yes = torch.stack([(part.y * part.known).sum(0) for part in truth]).sum(0)
     known = torch.stack([part.known.sum(0) for part in truth]).sum(0).clamp(min=1)
     return {"true_priors": [round(float(p), 6) for p in yes / known]}

@@ -97,9 +97,9 @@ def _pieces(
             lines = itertools.chain(io.BytesIO(block), iter(lambda: line_of(stream, file), b""))
             yield from _rows(lines, file, places, width, separator, first, report)
             return
-        lines = _lines(block)
-        yield np.arange(first, first + lines), cells
-        first += lines
+        rows = _lines(block)
+        yield np.arange(first, first + rows), cells
+        first += rows
 
 
 def _lines(block: bytes) -> int:
@@ -129,9 +129,7 @@ def _plain_block(block: bytes, places: Mapping[str, int], width: int, separator:
     return {name: frame[f"{i}"] for name, i in places.items()} if frame.shape == (lines, width) else None
 
 
-def _short_cells(
-    block: bytes, places: Mapping[str, int], lines: int, width: int, separator: str
-) -> ShortCells | None:
+def _short_cells(block: bytes, places: Mapping[str, int], lines: int, width: int, separator: str) -> ShortCells | None:
     """The same for a few lines, which Python splits faster than polars starts."""
     try:
         text = block.decode("utf-8")
