@@ -15,7 +15,7 @@ from fedalign import registry
 PACKAGE = Path(fedalign.__file__).parent
 ROOT = PACKAGE.parents[1]
 ORDER = [  # a package imports only from its own line or lines above it
-    {"errors", "types", "randomness", "system"},
+    {"errors", "types", "examples", "sparse_labels", "randomness", "system"},
     {"registry", "inputs", "privacy"},
     {"labels", "learning", "presets"},
     {"algorithms", "encoders", "data", "ingest"},

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf, prod
 from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
+
+from fedalign.examples import Arrays, Examples, Rows, Sequences, concatenate, elsewhere, in_pieces, take
 
 if TYPE_CHECKING:
     from fedalign.inputs import InputKind
@@ -17,7 +19,6 @@ if TYPE_CHECKING:
     from fedalign.learning.settings import Training
     from fedalign.randomness import KeyedRandom
 
-Arrays = dict[str, Tensor]  # the single currency: all that is sent, stored or averaged
 Task = Literal["single", "multi"]  # one class per row, or any number of them
 
 
@@ -39,120 +40,6 @@ def with_prefix(arrays: Arrays, prefix: str) -> Arrays:
 def under_prefix(arrays: Arrays, prefix: str) -> Arrays:
     """The arrays whose names have the prefix, without it."""
     return {name[len(prefix) :]: value for name, value in arrays.items() if name.startswith(prefix)}
-
-
-@dataclass(frozen=True)
-class Sequences:
-    """Rows of different length, stored flat: token ids or time steps of features, no padding."""
-
-    values: Tensor  # (total,) token ids or (total, F) features
-    offsets: Tensor  # (n + 1,) int64; row i is values[offsets[i]:offsets[i + 1]]
-
-    @classmethod
-    def from_rows(cls, rows: Iterable[Tensor]) -> Sequences:
-        rows = list(rows)
-        lengths = torch.tensor([0, *(len(row) for row in rows)])
-        values = torch.cat(rows) if rows else torch.empty(0, dtype=torch.int32)
-        return cls(values, lengths.cumsum(0))
-
-    def __len__(self) -> int:
-        return self.offsets.numel() - 1
-
-    @property
-    def lengths(self) -> Tensor:
-        return self.offsets.diff()  # (n,)
-
-    def take(self, rows: Tensor) -> Sequences:
-        """The chosen rows, in the order given."""
-        lengths = self.lengths[rows]
-        offsets = torch.zeros(rows.numel() + 1, dtype=torch.int64)
-        torch.cumsum(lengths, 0, out=offsets[1:])
-        shift = torch.repeat_interleave(self.offsets[:-1][rows] - offsets[:-1], lengths)
-        return Sequences(self.values.index_select(0, shift + torch.arange(shift.numel())), offsets)
-
-    def to(self, device: torch.device | str) -> Sequences:
-        """The rows with their values on a device. Offsets stay on the CPU, because lengths decide shapes."""
-        return Sequences(self.values.to(device), self.offsets)
-
-    def truncated(self, limit: int) -> Sequences:
-        """Every row cut to its first `limit` steps."""
-        if not len(self) or int(self.lengths.max()) <= limit:
-            return self
-        lengths = self.lengths.clamp(max=limit)
-        offsets = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
-        shift = torch.repeat_interleave(self.offsets[:-1] - offsets[:-1], lengths)
-        return Sequences(self.values.index_select(0, shift + torch.arange(shift.numel())), offsets)
-
-
-Rows = Sequences | Tensor  # ragged sequences, or one feature vector per row (n, F)
-
-
-def elsewhere(part: Examples) -> bool:
-    """Whether the rows are of a party on another machine, so that neither they nor their columns are known here."""
-    return isinstance(part.x, Tensor) and part.x.shape == (0, 0)
-
-
-def take(x: Rows, rows: Tensor) -> Rows:
-    """The chosen rows, in the order given."""
-    return x.take(rows) if isinstance(x, Sequences) else x.index_select(0, rows)
-
-
-@dataclass(frozen=True)
-class Examples:
-    """Rows with partly known labels. A batch is also Examples."""
-
-    x: Rows
-    y: Tensor  # (n, C) float32; 1 yes, 0 no; 0 wherever not known
-    known: Tensor  # (n, C) bool, True where annotated
-    classes: Tensor  # (C,) bool, what this client annotates
-    weight: Tensor | None = None  # (n, C) how much each known entry counts in the loss; None: all alike
-    extra: Arrays = field(default_factory=dict)  # one row per example: what an algorithm attached in `prepare`
-    drawn: int = 0  # rows this batch stands for; those without a loss are left out but count in the mean
-
-    def __post_init__(self) -> None:
-        if not self.drawn:
-            object.__setattr__(self, "drawn", len(self))
-
-    def __len__(self) -> int:
-        return self.y.shape[0]
-
-    def to(self, device: torch.device | str) -> Examples:
-        """The same rows on another device."""
-        return Examples(
-            self.x.to(device),
-            self.y.to(device),
-            self.known.to(device),
-            self.classes.to(device),
-            None if self.weight is None else self.weight.to(device),
-            {name: array.to(device) for name, array in self.extra.items()},
-            self.drawn,
-        )
-
-    def take(self, rows: Tensor, drawn: int = 0) -> Examples:
-        """The chosen rows, in the order given; `drawn` is the number of rows that the batch stands for."""
-        return Examples(
-            take(self.x, rows),
-            self.y[rows],
-            self.known[rows],
-            self.classes,
-            None if self.weight is None else self.weight[rows],
-            {name: array[rows] for name, array in self.extra.items()},
-            drawn,
-        )
-
-
-def concatenate(parts: Sequence[Examples]) -> Examples:
-    """The rows of all parts, each with the labels that its part knows."""
-    x: Rows
-    sequences = [part.x for part in parts if isinstance(part.x, Sequences)]
-    if sequences:
-        lengths = torch.cat([part.lengths for part in sequences])
-        offsets = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
-        x = Sequences(torch.cat([part.values for part in sequences]), offsets)
-    else:
-        x = torch.cat([part.x for part in parts if isinstance(part.x, Tensor)])
-    classes = torch.stack([part.classes for part in parts]).any(0)
-    return Examples(x, torch.cat([part.y for part in parts]), torch.cat([part.known for part in parts]), classes)
 
 
 @dataclass(frozen=True)
@@ -298,3 +185,28 @@ class Visit:
 
     def with_data(self, data: Examples) -> Visit:
         return replace(self, data=data)
+
+
+__all__ = [
+    "ArraySpec",
+    "Arrays",
+    "Examples",
+    "Federation",
+    "Party",
+    "Pool",
+    "ReplySpec",
+    "Rows",
+    "Sequences",
+    "Server",
+    "Task",
+    "Truth",
+    "Update",
+    "Visit",
+    "concatenate",
+    "elsewhere",
+    "in_pieces",
+    "size_of",
+    "take",
+    "under_prefix",
+    "with_prefix",
+]

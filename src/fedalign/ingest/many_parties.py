@@ -10,8 +10,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedalign.ingest.agree import agree, examples, offer
-from fedalign.ingest.holding import Divided, Positives, check_positives, positives
+from fedalign.ingest import stored_records
+from fedalign.ingest.agree import agree, check_offer, examples, offer
+from fedalign.ingest.holding import check_positives, positives
 from fedalign.ingest.offer import Offer
 from fedalign.ingest.reading import Reading
 from fedalign.ingest.record_file import StoredList
@@ -27,15 +28,17 @@ MANY = 1000  # parties; the rows of so many are held in memory
 
 def load_many(files: Files, sources: Mapping[str, Path], reading: Reading) -> Federation:
     """The federation of these files, one per party."""
-    offers: StoredList[Offer] = StoredList()
-    found: StoredList[Positives] = StoredList()
-    held: StoredList[Divided] = StoredList()
+    offers = StoredList(stored_records.pack_offer, Offer.model_validate_json)
+    found = StoredList(stored_records.pack_positives, stored_records.unpack_positives)
+    held = StoredList(stored_records.pack, stored_records.unpack)
     tested, preparation = 0, files.preparation
     for name, path in sources.items():
         [holding] = files.holdings(name, path, reading)
         one = files.divided(holding)
         held.append(one)
-        offers.append(offer(name, one.train, one.classes, reading.task, preparation))
+        mine = offer(name, one.train, one.classes, reading.task, preparation)
+        check_offer(mine)
+        offers.append(mine)
         found.append(positives(one))
         tested += len(one.parts[2])
     files.check_party_names(list(sources))

@@ -1,16 +1,15 @@
 """Records in a temporary file: what many parties hold together is on disk, and one record at a time is in memory.
 
-The file has no name, so nothing of it is left when the process ends. Values are pickled; only this process reads them.
+The file has no name, so nothing of it is left when the process ends.
 """
 
 from __future__ import annotations
 
 import os
-import pickle
 import tempfile
 import weakref
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Generic, TypeVar, overload
 
 from fedalign.errors import UserError
@@ -41,19 +40,22 @@ class RecordFile:
     def __len__(self) -> int:
         return len(self._ends) - 1
 
-    def __getitem__(self, number: int) -> bytes:
+    def __getitem__(self, number: int) -> bytearray:
         begin, end = self._ends[number], self._ends[number + 1]
-        return os.pread(self._file.fileno(), end - begin, begin)
+        content = bytearray(end - begin)  # arrays in it may be written to
+        os.preadv(self._file.fileno(), [content], begin)
+        return content
 
 
 class StoredList(Sequence[T], Generic[T]):
-    """A list of values in a temporary file. Each access makes a new copy."""
+    """A list in a temporary file of values that become bytes and back. Each access makes a new copy."""
 
-    def __init__(self) -> None:
+    def __init__(self, pack: Callable[[T], Sequence[bytes]], unpack: Callable[[bytearray], T]) -> None:
         self._records = RecordFile()
+        self._pack, self._unpack = pack, unpack
 
     def append(self, value: T) -> None:
-        self._records.add([pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)])
+        self._records.add(self._pack(value))
 
     def __len__(self) -> int:
         return len(self._records)
@@ -63,8 +65,6 @@ class StoredList(Sequence[T], Generic[T]):
     @overload
     def __getitem__(self, place: slice) -> list[T]: ...
     def __getitem__(self, place: int | slice) -> T | list[T]:
-        numbers = range(len(self))[place]  # IndexError beyond the end
-        if isinstance(numbers, range):
-            return [self[number] for number in numbers]
-        found: T = pickle.loads(self._records[numbers])
-        return found
+        if isinstance(place, slice):
+            return [self[number] for number in range(*place.indices(len(self)))]
+        return self._unpack(self._records[range(len(self))[place]])  # IndexError beyond the end

@@ -66,7 +66,7 @@ class StoredParties(Sequence[Party]):
         if isinstance(place, slice):
             return [self[number] for number in range(*place.indices(len(self)))]
         number = range(len(self))[place]  # IndexError beyond the end
-        content = np.frombuffer(self._records[number], dtype=np.uint8).copy()
+        content = np.frombuffer(self._records[number], dtype=np.uint8)
         x, y, known = self._read(content)
         sizes, classes = content[: PARTS * WHOLE].view(np.int64).tolist(), self.classes[number]
         bounds = [0, *np.cumsum(sizes).tolist()]
