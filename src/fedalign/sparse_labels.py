@@ -14,13 +14,22 @@ from typing import overload
 import torch
 from torch import Tensor
 
+from fedalign.system.memory import require_label_memory
+
 MANY_CLASSES = 2000  # from which labels of rows are stored like this
+NOTHING, EVERYTHING = -2, -1  # in place of the number of a list
 ENTRIES = 1 << 22  # rows times classes of a table that is made for a moment
 
 
 def rows_at_once(classes: int) -> int:
     """The number of rows whose table of labels or logits is made at once."""
     return max(ENTRIES // max(classes, 1), 1)
+
+
+def _check_size(rows: int, classes: int) -> None:
+    """Raises UserError if a large table does not fit into memory; a small one is not asked about."""
+    if rows * classes > 8 * ENTRIES:
+        require_label_memory(rows, classes)
 
 
 class SparseLabels(ABC):
@@ -69,6 +78,7 @@ class YesLists(SparseLabels):
         return YesLists(self.classes[shift + torch.arange(shift.numel())], offsets, self.width)
 
     def table(self) -> Tensor:
+        _check_size(*self.shape)
         rows = torch.repeat_interleave(torch.arange(self.shape[0]), self.offsets.diff())
         y = torch.zeros(self.shape)
         y[rows, self.classes] = 1.0
@@ -80,10 +90,10 @@ class YesLists(SparseLabels):
 
 @dataclass(frozen=True)
 class KnownRows(SparseLabels):
-    """Which classes each row speaks of, as the number of one of a few lists."""
+    """Which classes each row speaks of: none, all, or those of one of a few lists."""
 
     lists: Tensor  # (k, C) bool
-    which: Tensor  # (n,) int64
+    which: Tensor  # (n,) int64: NOTHING, EVERYTHING, or the number of a list
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -93,7 +103,14 @@ class KnownRows(SparseLabels):
         return KnownRows(self.lists, self.which[rows])
 
     def table(self) -> Tensor:
-        return self.lists[self.which]
+        _check_size(*self.shape)
+        return self.of_classes(slice(None))
+
+    def of_classes(self, chosen: Tensor | slice) -> Tensor:
+        """(n, chosen classes)"""
+        lists = self.lists[:, chosen]
+        both = torch.cat([torch.zeros_like(lists[:1]), torch.ones_like(lists[:1]), lists])
+        return both[self.which - NOTHING]
 
     def to(self, device: torch.device | str) -> Tensor:
         return self.table().to(device)
@@ -119,6 +136,21 @@ class LabelTable:
         instance.__dict__[self.name] = value
 
 
+def columns_of(labels: Tensor | SparseLabels, chosen: Tensor) -> Tensor:
+    """(n, k) the labels of some classes, which are sorted."""
+    if isinstance(labels, Tensor):
+        return labels[:, chosen]
+    if isinstance(labels, KnownRows):
+        return labels.of_classes(chosen)
+    assert isinstance(labels, YesLists)
+    rows = torch.repeat_interleave(torch.arange(labels.shape[0]), labels.offsets.diff())
+    place = torch.searchsorted(chosen, labels.classes).clamp(max=len(chosen) - 1)
+    there = chosen[place] == labels.classes
+    y = torch.zeros(labels.shape[0], len(chosen))
+    y[rows[there], place[there]] = 1.0
+    return y
+
+
 def joined(parts: Sequence[Tensor | SparseLabels]) -> Tensor | SparseLabels:
     """The labels of all parts, one part after the other; a table if one of them is a table."""
     lists = [part for part in parts if isinstance(part, YesLists)]
@@ -128,8 +160,14 @@ def joined(parts: Sequence[Tensor | SparseLabels]) -> Tensor | SparseLabels:
         return YesLists(torch.cat([part.classes for part in lists]), offsets, lists[0].width)
     known = [part for part in parts if isinstance(part, KnownRows)]
     if len(known) == len(parts):
-        first = torch.tensor([0, *(len(part.lists) for part in known)]).cumsum(0)
-        which = torch.cat([part.which + begin for part, begin in zip(known, first, strict=False)])
-        lists_of_all, place = torch.cat([part.lists for part in known]).unique(dim=0, return_inverse=True)
-        return KnownRows(lists_of_all, place[which])
+        every: list[Tensor] = []  # a list that many parts have is kept once
+        which = []
+        for part in known:
+            numbers = [next((i for i, other in enumerate(every) if torch.equal(one, other)), -1) for one in part.lists]
+            for place, one in enumerate(part.lists):
+                if numbers[place] < 0:
+                    numbers[place] = len(every)
+                    every.append(one)
+            which.append(torch.tensor([NOTHING, EVERYTHING, *numbers])[part.which - NOTHING])
+        return KnownRows(torch.stack(every), torch.cat(which))
     return torch.cat([part.table() if isinstance(part, SparseLabels) else part for part in parts])

@@ -139,7 +139,7 @@ def test_newcomers_of_one_round_all_join(tmp_path: Path) -> None:
     [
         (["dengue", "\u0430sthma"], "look alike"),  # a Cyrillic a
         (["Malaria", "malaria"], "two names for 'malaria' after normalising"),
-        ([f"n{i}" for i in range(10_001)], "10,000 is the limit"),
+        ([f"n{i}" for i in range(100_001)], "100,000 is the limit"),
     ],
 )
 def test_new_names_must_pass_the_checks_of_the_opening_step(tmp_path: Path, names: list[str], reason: str) -> None:

@@ -265,7 +265,7 @@ def test_smoothing_draws_towards_chance_and_knows_avoidance() -> None:
         (["walk home", "run"], {}, {"window": "1"}, "--window 1 is 1 words long for a name of 2 words"),
         (["walk", "run"], {}, {"window": "wide"}, "--window 'wide' must look like 2n"),
         (["walk", "run"], {}, {"window": ""}, "--window '' must look like 2n"),
-        ([f"n{i}" for i in range(10_001)], {}, {}, "10,001 names given; 10,000 is the limit"),
+        ([f"n{i}" for i in range(100_001)], {}, {}, "100,001 names given; 100,000 is the limit"),
     ],
 )
 def test_names_that_cannot_be_counted_are_refused(

@@ -27,9 +27,10 @@ from fedalign.learning.client_state import ClientStates
 from fedalign.learning.local_training import ModelPair, TrainingCallback, train_client
 from fedalign.learning.model import DualEncoder
 from fedalign.learning.rounds import Plan, Reply
-from fedalign.learning.scoring import Job, jobs_of, steps_of
+from fedalign.learning.scoring import CHUNK, Job, jobs_of, steps_of
 from fedalign.learning.stacked import Member, require_stackable, train_stack
 from fedalign.randomness import KeyedRandom
+from fedalign.sparse_labels import rows_at_once
 from fedalign.system.allocation import keep_freed_memory
 from fedalign.system.cores import cores
 from fedalign.system.device import CPU, Device, chosen
@@ -37,7 +38,7 @@ from fedalign.types import Arrays, Examples, Party, Sequences, Server, Truth, si
 
 STACK = 16  # clients trained together at most
 QUEUED = 8  # jobs of scoring that wait for each thread
-Counter = Callable[[Tensor, Examples], Tensor]  # logits of some rows to counts that add up
+Counter = Callable[[Tensor, Examples], Tensor]  # from logits
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,8 @@ class Local:
             raise UserError(f"engine.stacked runs on the CPU, not on {device}; set engine.device = 'cpu'")
         if plan.models:
             raise UserError("encoders of the parties' own cannot be stacked; set engine.stacked = false")
+        if plan.algorithm.sampled_classes:
+            raise UserError("clients with algorithm.sampled_classes cannot be stacked; set engine.stacked = false")
         require_stackable(plan.algorithm, plan.model, plan.config.training, plan.federation.inputs.shape.trial_rows())
 
 
@@ -182,10 +185,9 @@ class LocalEngine:
 
     def validate(self, weights: Arrays, grid: Tensor | None = None) -> Tensor | None:
         parts = (party.validation for party in self.plan.federation.parties if party.validation is not None)
-        first = next(parts, None)
-        if first is None:
+        if (first := next(parts, None)) is None:
             return None
-        held = chain([first], parts)  # one at a time: there may be many parties
+        held = chain([first], parts)
         if grid is None:
             return self.count(weights, held, self._decided(None))
         at = lambda logits, rows: metrics.count_at(logits, rows.y, rows.known, grid)  # noqa: E731
@@ -201,7 +203,7 @@ class LocalEngine:
         shape = ((grid,) if grid else ()) + (len(self.plan.federation.label_names), 4)
         total = torch.zeros(shape, dtype=torch.int64)
         running: deque[Future[Tensor]] = deque()
-        for job in jobs_of(parts):
+        for job in jobs_of(parts, min(CHUNK, rows_at_once(shape[-2]))):
             if len(running) > QUEUED * self.workers:  # their rows are in memory
                 total += running.popleft().result()
             running.append(self.pool.submit(self._count, weights, loaded, job, counter))
@@ -280,6 +282,8 @@ class SimulationCallback(TrainingCallback):
 
 def pseudo_labels(before: Examples, after: Examples, truth: Truth | None) -> dict[str, float]:
     """How many pseudo labels were added and, in simulations, for how many the truth is known and how many are right."""
+    if after is before:
+        return {}
     added = after.known & ~before.known
     if not bool(added.any()):
         return {}

@@ -24,8 +24,10 @@ from fedalign.ingest.formats import Table, open_table, printable
 from fedalign.ingest.formats.image_folder import IMAGE, LABEL
 from fedalign.learning import metrics
 from fedalign.learning.model import probabilities
+from fedalign.sparse_labels import rows_at_once
 from fedalign.types import Sequences
 
+PIECE = 4  # times the entries that are made at once, because reading in larger pieces is faster
 FORMULA = r"^[=+\-@\t\r]"  # beginnings that a spreadsheet would execute
 NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"  # a number with a sign is not a formula
 
@@ -84,19 +86,26 @@ def predictions(
                     )
                 skip(int(number))
             records = records.take(np.flatnonzero(~empty))
-        if len(records):
-            rows = agree.rows(records, model.inputs)
+        for part in in_pieces(records, len(model.label_names)):
+            rows = agree.rows(part, model.inputs)
             if isinstance(rows, Sequences) and limit is not None:
-                for number in records.numbers[(rows.lengths >= limit).numpy()].tolist():
+                for number in part.numbers[(rows.lengths >= limit).numpy()].tolist():
                     cut(int(number))
             try:
                 logits = model.logits_of_prepared(check_rows(rows))
             except NotFiniteError as error:
                 raise UserError(
-                    f"{table.file}, row {records.numbers[error.place]} holds a number that is far too large; leave the "
+                    f"{table.file}, row {part.numbers[error.place]} holds a number that is far too large; leave the "
                     "cell empty for a missing value"
                 ) from error
-            yield Prediction(records.numbers, logits, records)
+            yield Prediction(part.numbers, logits, part)
+
+
+def in_pieces(records: Records, classes: int) -> Iterator[Records]:
+    """The rows, so few at a time that their logits fit into memory also with very many classes."""
+    most = PIECE * rows_at_once(classes)
+    for first in range(0, len(records), most):
+        yield records.take(np.arange(first, min(first + most, len(records))))
 
 
 def opened(path: Path, reading: Reading) -> Table:
@@ -118,6 +127,8 @@ def longest(model: Model) -> int | None:
 def chosen(model: Model, logits: Tensor, threshold: float | None) -> np.ndarray:
     """(n,) the predicted names of each row, separated by semicolons."""
     limits = model.thresholds if threshold is None else torch.full((len(model.label_names),), threshold)
+    if model.task == "single":
+        return np.array(model.label_names, dtype=object)[logits.argmax(1).numpy()]
     decided = metrics.decide(logits, model.task, limits).bool().numpy()
     kinds, which = np.unique(decided, axis=0, return_inverse=True)  # few sets of names, many rows
     texts = [";".join(model.label_names[c] for c in np.flatnonzero(kind)) for kind in kinds]

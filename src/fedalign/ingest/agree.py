@@ -25,6 +25,8 @@ from fedalign.ingest.offer import Agreement, Offer
 from fedalign.ingest.records import Records
 from fedalign.inputs import InputKind, find_kind
 from fedalign.labels.names import Near, reconcile
+from fedalign.sparse_labels import EVERYTHING, MANY_CLASSES, NOTHING, KnownRows, YesLists
+from fedalign.system.memory import require_label_memory
 from fedalign.types import Examples, Rows, Task
 
 Preparation = Mapping[str, Any]  # the options of a [dataset] section that say how rows are prepared
@@ -71,7 +73,20 @@ def rows(records: Records, inputs: InputKind) -> Rows:
 
 def examples(records: Records, classes: Sequence[str], agreed: Agreement) -> Examples:
     """A party's rows with the labels of the classes it annotates."""
-    return Examples(rows(records, agreed.inputs), *targets(records, classes, agreed))
+    x, many = rows(records, agreed.inputs), len(agreed.label_names) >= MANY_CLASSES
+    sparse = sparse_targets(records, classes, agreed) if many else None
+    if sparse is not None:
+        return Examples(x, *sparse)
+    if many:
+        require_label_memory(len(records), len(agreed.label_names))
+    return Examples(x, *targets(records, classes, agreed))
+
+
+def check_label_memory(row_count: int, agreed: Agreement) -> None:
+    """Raises UserError if the tables of labels of so many rows do not fit into memory. With very many classes labels
+    are sparse where they can be, so `examples` checks each table that it makes."""
+    if len(agreed.label_names) < MANY_CLASSES:
+        require_label_memory(row_count, len(agreed.label_names))
 
 
 def targets(records: Records, classes: Sequence[str], agreed: Agreement) -> tuple[Tensor, Tensor, Tensor]:
@@ -92,3 +107,22 @@ def targets(records: Records, classes: Sequence[str], agreed: Agreement) -> tupl
     mine = torch.zeros(len(agreed.label_names), dtype=torch.bool)
     mine[places] = True
     return y, known, mine
+
+
+def sparse_targets(
+    records: Records, classes: Sequence[str], agreed: Agreement
+) -> tuple[YesLists, KnownRows, Tensor] | None:
+    """The same labels without a table of rows by classes. None if a row speaks of some of the party's classes only."""
+    assert records.labels is not None
+    own = records.labels.for_classes(classes)
+    whole = own.known.all(1)
+    if bool((own.known.any(1) != whole).any()):
+        return None
+    places = torch.tensor(agreed.places(classes))
+    y = YesLists.from_table(torch.from_numpy(own.yes & own.known), places, len(agreed.label_names))
+    which = torch.where(torch.from_numpy(whole), 0, NOTHING)  # the list of the party's own classes
+    if agreed.task == "single":
+        which[y.offsets.diff() > 0] = EVERYTHING
+    mine = torch.zeros(len(agreed.label_names), dtype=torch.bool)
+    mine[places] = True
+    return y, KnownRows(mine.unsqueeze(0), which), mine

@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedalign.ingest import stored_records
-from fedalign.ingest.agree import agree, check_offer, examples, offer
+from fedalign.ingest.agree import agree, check_label_memory, check_offer, examples, offer
 from fedalign.ingest.holding import check_positives, positives
 from fedalign.ingest.offer import Offer
 from fedalign.ingest.reading import Reading
 from fedalign.ingest.record_file import StoredList
 from fedalign.ingest.stored_parties import StoredParties, concatenated
-from fedalign.system.memory import require_label_memory
 from fedalign.types import Examples, Federation
 
 if TYPE_CHECKING:
@@ -44,7 +43,7 @@ def load_many(files: Files, sources: Mapping[str, Path], reading: Reading) -> Fe
     files.check_party_names(list(sources))
     agreed, _ = agree(offers, preparation)
     check_positives(found, agreed, files.min_positives)
-    require_label_memory(tested, len(agreed.label_names))
+    check_label_memory(tested, agreed)
     parties = StoredParties()
 
     def tests() -> Iterator[Examples]:

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from fedalign.data.downloads import About
 from fedalign.errors import UserError, nearest, printable, quoted
-from fedalign.ingest.agree import agree, examples, offer
+from fedalign.ingest.agree import agree, check_label_memory, examples, offer
 from fedalign.ingest.aliases import Aliases, read_aliases
 from fedalign.ingest.columns import Reading, Records, limited, read_all
 from fedalign.ingest.formats import Report, Table, open_table, refuse
@@ -24,7 +24,6 @@ from fedalign.ingest.locate import find_sources, find_test_file
 from fedalign.ingest.many_parties import MANY, load_many
 from fedalign.inputs import setting_names, with_input_options
 from fedalign.labels.names import allowed, normalised
-from fedalign.system.memory import require_label_memory
 from fedalign.types import Examples, Federation, Party, Task, concatenate
 
 Share = Annotated[float, Field(ge=0, lt=1)]
@@ -119,7 +118,7 @@ class Files:
         """The federation, once the parties agree. Test rows are those of `everyone`, or else each party's own."""
         agreed, _ = agree([offer(h.name, h.train, h.classes, task, self.preparation) for h in held], self.preparation)
         check_positives(map(positives, held), agreed, self.min_positives)
-        require_label_memory(sum(len(part) for h in held for part in h.parts), len(agreed.label_names))
+        check_label_memory(sum(len(part) for h in held for part in h.parts), agreed)
         parties = []
         for h in held:
             train, validation, test = (examples(part, h.classes, agreed) if len(part) else None for part in h.parts)

@@ -20,7 +20,7 @@ import numpy as np
 from fedalign.errors import UserError
 from fedalign.inputs.words import fold, stem
 
-MAX_CHARACTERS, MAX_BYTES, MAX_NAMES = 256, 1024, 10_000  # the longest name in a code book here has 166
+MAX_CHARACTERS, MAX_BYTES, MAX_NAMES = 256, 1024, 100_000  # the longest name in a code book here has 166
 FORBIDDEN = {"Cc", "Cf", "Co", "Cs", "Cn"}  # control, format (zero-width, bidi), private, surrogate, unassigned
 # invisible letters and marks outside the forbidden categories: joiners, fillers, variants
 INVISIBLE = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]")

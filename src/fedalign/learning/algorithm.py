@@ -15,7 +15,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from fedalign.errors import UserError
-from fedalign.learning import losses
+from fedalign.learning import losses, sampled_softmax
 from fedalign.learning.aggregation import average_over_owners, client_votes, mean
 from fedalign.learning.aggregation.defence import Rule
 from fedalign.learning.local_training import run_epochs
@@ -38,6 +38,7 @@ class Algorithm:
     average_over_owners: bool = False  # average a class vector over the clients that annotate the class
     own_class_vectors: bool = False  # a client sends back the vectors of its own classes only; needs the line above
     base: Literal["none", "analytic"] = "none"  # analytic: train on top of the analytic solution (docs/analytic.md)
+    sampled_classes: Annotated[int, Field(ge=0)] = 0  # of a batch's softmax, beside the classes of its rows; 0: all
     complement: bool = False  # learn from single-label rows known to lie outside the client's classes
     clip_updates: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 10.0  # times the median change; 0: off
     robust: Rule = "off"  # how updates are voted on; auto: only those that most clients contradict are replaced
@@ -108,10 +109,19 @@ class Algorithm:
                 f"{type(self).__name__} is for rows with {rows[self.tasks[0]]}, and these have {rows[model.task]}; "
                 "choose another algorithm.name"
             )
+        self._check_sampled(model.task)
         if self.complement and model.task != "single":
             raise UserError("algorithm.complement needs one class per row; set it to false for multi-label data")
         server = Server(model.arrays(), num_clients, model.class_arrays, returned=self.shared(model))
         return self.observe(server, torch.zeros(len(model.anchors()))) if self.needs_class_f1(model.task) else server
+
+    def _check_sampled(self, task: Task) -> None:
+        own = any(getattr(type(self), hook) is not getattr(Algorithm, hook) for hook in ("objective", "task_loss"))
+        if self.sampled_classes and (own or self.complement or task != "single"):
+            raise UserError(
+                "algorithm.sampled_classes is for rows with one class and methods with the plain loss, such as fedavg, "
+                "without algorithm.complement; set it to 0"
+            )
 
     def prepare(self, visit: Visit) -> Examples:
         """What the client trains on this round."""
@@ -149,7 +159,12 @@ class Algorithm:
 
     def objective(self, visit: Visit, batch: Examples) -> Tensor:
         """The loss of a batch."""
-        return self.task_loss(visit, batch, visit.model(batch.x, visit.noise))
+        few = sampled_softmax.narrowed(batch, self.sampled_classes, visit.noise) if self.sampled_classes else None
+        if few is None:
+            return self.task_loss(visit, batch, visit.model(batch.x, visit.noise))
+        batch, chosen, shift = few
+        z = visit.model.encode(batch.x, visit.noise)
+        return self.task_loss(visit, batch, visit.model.label_encoder(z, chosen) + shift)
 
     def task_loss(self, visit: Visit, batch: Examples, logits: Tensor) -> Tensor:
         """The masked loss of the task, from logits (n, C), with the shared options."""

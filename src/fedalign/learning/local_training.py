@@ -18,7 +18,7 @@ from fedalign.learning.replies import own_rows
 from fedalign.learning.settings import Training
 from fedalign.randomness import KeyedRandom, seeded
 from fedalign.system.device import CPU
-from fedalign.types import Arrays, Examples, Server, Task, Update, Visit
+from fedalign.types import Arrays, Examples, Server, Task, Update, Visit, in_pieces
 
 if TYPE_CHECKING:
     from fedalign.learning.algorithm import Algorithm
@@ -132,8 +132,11 @@ def reweighted(data: Examples, weight: Tensor) -> Examples:
 
 def labelled_rows(data: Examples, task: Task) -> int:
     """The number of rows that this client annotates: with one of its classes, or in multi-label with a yes or a no."""
-    annotated = data.known & data.classes
-    return int((annotated if task == "multi" else annotated & (data.y > 0)).any(1).sum())
+    found = 0
+    for part in in_pieces(data):
+        annotated = part.known & part.classes
+        found += int((annotated if task == "multi" else annotated & (part.y > 0)).any(1).sum())
+    return found
 
 
 def step(algorithm: Algorithm, visit: Visit, batch: Examples, phase: list[nn.Parameter], optimizer: Optimizer) -> None:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedalign.types import Examples, Task
+from fedalign.types import Examples, Task, in_pieces
 
 
 def single_label(logits: Tensor, batch: Examples) -> Tensor:
@@ -32,13 +32,14 @@ task_loss = {"single": single_label, "multi": multi_label}
 def rows_with_loss(data: Examples, task: Task) -> Tensor:
     """(n,) True on rows to which the task loss gives a gradient; the others need not be run."""
     if task == "single":
-        return (data.known & (data.y > 0)).any(1)
-    return data.known.any(1)
+        return torch.cat([(part.known & (part.y > 0)).any(1) for part in in_pieces(data)])
+    return torch.cat([part.known.any(1) for part in in_pieces(data)])
 
 
 def outside_own_classes(data: Examples) -> Tensor:
     """(n,) True on single-label rows whose local labels are all 'no': the class is one the client does not annotate."""
-    return _annotated(data).any(1) & ~(data.known & (data.y > 0)).any(1)
+    parts = in_pieces(data)
+    return torch.cat([_annotated(part).any(1) & ~(part.known & (part.y > 0)).any(1) for part in parts])
 
 
 def _annotated(data: Examples) -> Tensor:

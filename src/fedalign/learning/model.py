@@ -38,9 +38,13 @@ class LabelEncoder(nn.Module):
         """The parameters with one entry per class."""
         return ("weight",) if self.bias is None else ("weight", "bias")
 
-    def forward(self, z: Tensor) -> Tensor:
-        rows = F.normalize(self.weight, dim=1) if self.normalise else self.weight
-        return F.linear(z, rows, self.bias)  # (n, C)
+    def forward(self, z: Tensor, chosen: Tensor | None = None) -> Tensor:
+        """(n, C) logits, or those of the chosen classes."""
+        rows: Tensor = self.weight
+        bias: Tensor | None = self.bias
+        if chosen is not None:
+            rows, bias = rows[chosen], None if bias is None else bias[chosen]
+        return F.linear(z, F.normalize(rows, dim=1) if self.normalise else rows, bias)
 
 
 class AdaptedLabelEncoder(LabelEncoder):

@@ -25,15 +25,15 @@ def chunks(x: Rows, size: int = CHUNK) -> list[Tensor]:
     return list(order.split(size)) if len(x) else []
 
 
-def jobs_of(parts: Iterable[Examples]) -> Iterator[Job]:
+def jobs_of(parts: Iterable[Examples], size: int = CHUNK) -> Iterator[Job]:
     """Chunks of rows to score, as many in one job as a chunk has rows. Each chunk is one forward pass."""
     job: Job = []
     held = 0
     for part in parts:
-        for rows in chunks(part.x):
+        for rows in chunks(part.x, size):
             job.append((part, rows))
             held += len(rows)
-            if held >= CHUNK:
+            if held >= size:
                 yield job
                 job, held = [], 0
     if job:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from itertools import chain
 from pathlib import Path
@@ -34,7 +34,7 @@ from fedalign.runs.models import with_feature_map as with_feature_map
 from fedalign.runs.results import finish
 from fedalign.system import device
 from fedalign.system.memory import running_out_named
-from fedalign.types import Examples, Federation, Pool, Sequences, bytes_of, elsewhere
+from fedalign.types import Examples, Federation, Pool, Sequences, bytes_of, elsewhere, in_pieces
 
 LESS_MEMORY = "give fewer rows, fewer classes or a smaller encoder, or resume the run on a machine with more memory"
 
@@ -105,6 +105,8 @@ def algorithm_of(config: Config) -> Algorithm:
             "algorithm.own_class_vectors needs algorithm.average_over_owners = true, and neither algorithm.base, "
             "algorithm.robust nor privacy; set it to false"
         )
+    if found.sampled_classes and (config.privacy.protected or found.base != "none"):
+        raise UserError("algorithm.sampled_classes needs neither algorithm.base nor privacy; set it to 0")
     if config.privacy.protected:
         return protection.protected(found, config)
     if found.base == "none":
@@ -228,6 +230,8 @@ def _digest_of(data: Federation, absent: bool) -> hashlib._Hash:
     return digest
 
 
-def _tensors(part: Examples) -> list[torch.Tensor]:
-    x = [part.x.values, part.x.offsets] if isinstance(part.x, Sequences) else [part.x]
-    return [*x, part.y, part.known, part.classes]
+def _tensors(part: Examples) -> Iterator[torch.Tensor]:
+    yield from [part.x.values, part.x.offsets] if isinstance(part.x, Sequences) else [part.x]
+    yield from (piece.y for piece in in_pieces(part))
+    yield from (piece.known for piece in in_pieces(part))
+    yield part.classes
