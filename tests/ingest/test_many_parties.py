@@ -12,7 +12,8 @@ import torch
 
 from fedalign import config, registry
 from fedalign.errors import UserError
-from fedalign.ingest import many_parties, party_files
+from fedalign.ingest import many_parties
+from fedalign.ingest.formats import jsonlines
 from fedalign.ingest.party_files import Files
 from fedalign.ingest.stored_parties import StoredParties, concatenated
 from fedalign.runs import experiment
@@ -84,7 +85,7 @@ def test_stored_parties_are_those_in_memory(
 ) -> None:
     place = folder(tmp_path, columns_of(options))
     whole = load(place, **options)
-    monkeypatch.setattr(party_files, "MANY", PARTIES - 1)
+    monkeypatch.setattr(many_parties, "MANY", PARTIES - 1)
     stored = load(place, **options)
     assert isinstance(stored.parties, StoredParties)
     assert stored.label_names == whole.label_names
@@ -112,17 +113,40 @@ def test_a_run_is_the_same_to_the_bit(tmp_path: Path, monkeypatch: pytest.Monkey
         "engine": {"name": "local", "workers": 1},
     }
     experiment.run(config.from_table(table), tmp_path / "whole")
-    monkeypatch.setattr(party_files, "MANY", PARTIES - 1)
+    monkeypatch.setattr(many_parties, "MANY", PARTIES - 1)
     experiment.run(config.from_table(table), tmp_path / "stored")
     assert outcome(tmp_path / "stored") == outcome(tmp_path / "whole")
     experiment.run(config.from_table({**table, "rounds": 3}), tmp_path / "whole", resume=True)  # the same fingerprint
+
+
+@pytest.mark.parametrize("options", INPUTS)
+def test_a_long_file_with_a_column_of_parties_is_the_one_in_memory(
+    options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables = [cells(number) for number in range(PARTIES)]
+    whole_table = {key: [value for table in tables for value in table[key]] for key in columns_of(options)}
+    names = [f"party{number}" for number, table in enumerate(tables) for _ in table["p"]]
+    order = np.random.default_rng(3).permutation(len(names))
+    mixed = {key: [values[i] for i in order] for key, values in (whole_table | {"who": names}).items()}
+    write(tmp_path / "all.jsonl", mixed)
+    monkeypatch.setattr(jsonlines, "ROWS", 20)  # so that a party's rows are in several batches
+    whole = load(tmp_path / "all.jsonl", **options, client="who")
+    monkeypatch.setattr(many_parties, "LONG", 10)
+    stored = load(tmp_path / "all.jsonl", **options, client="who")
+    assert isinstance(stored.parties, StoredParties)
+    assert (stored.label_names, stored.inputs) == (whole.label_names, whole.inputs)
+    assert_same(stored.test, whole.test)
+    for one, other in zip(stored.parties, whole.parties, strict=True):
+        assert one.name == other.name
+        for part in ("train", "validation", "test"):
+            assert_same(getattr(one, part), getattr(other, part))
 
 
 def test_a_test_file_is_of_no_party(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = folder(tmp_path, ["p", "q", "act"])
     write(place / "test.jsonl", {key: cells(9)[key] for key in ("p", "q", "act")})
     whole = load(place, **INPUTS[0])
-    monkeypatch.setattr(party_files, "MANY", PARTIES - 1)
+    monkeypatch.setattr(many_parties, "MANY", PARTIES - 1)
     stored = load(place, **INPUTS[0])
     assert len(stored.parties) == PARTIES
     assert all(party.test is None for party in stored.parties)
@@ -143,7 +167,7 @@ def test_a_file_that_changes_after_it_was_read_changes_nothing(
         return agree(*arguments)
 
     monkeypatch.setattr(many_parties, "agree", late)
-    monkeypatch.setattr(party_files, "MANY", PARTIES - 1)
+    monkeypatch.setattr(many_parties, "MANY", PARTIES - 1)
     stored = load(place, **INPUTS[0])
     for one, other in zip(stored.parties, whole.parties, strict=True):
         assert_same(one.train, other.train)
@@ -159,7 +183,7 @@ def test_a_file_that_is_removed_while_others_are_read_is_one_sentence(
         return offer(*arguments)
 
     monkeypatch.setattr(many_parties, "offer", first)
-    monkeypatch.setattr(party_files, "MANY", PARTIES - 1)
+    monkeypatch.setattr(many_parties, "MANY", PARTIES - 1)
     with pytest.raises(UserError, match=r"there is no file .*party3\.jsonl"):
         load(place, **INPUTS[0])
 
@@ -168,7 +192,7 @@ def test_each_file_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     place, opened = folder(tmp_path, ["p", "q", "act"]), []
     open_one = Files.open
     monkeypatch.setattr(Files, "open", lambda self, name, path: opened.append(name) or open_one(self, name, path))
-    monkeypatch.setattr(party_files, "MANY", PARTIES - 1)
+    monkeypatch.setattr(many_parties, "MANY", PARTIES - 1)
     load(place, **INPUTS[0])
     assert opened == [f"party{number}" for number in range(PARTIES)]
 

@@ -21,7 +21,7 @@ from fedalign.ingest.columns import Reading, Records, limited, read_all
 from fedalign.ingest.formats import Report, Table, open_table, refuse
 from fedalign.ingest.holding import Divided, Holding, check_positives, hold_out, positives
 from fedalign.ingest.locate import find_sources, find_test_file
-from fedalign.ingest.many_parties import MANY, load_many
+from fedalign.ingest.many_parties import load_many, too_much
 from fedalign.inputs import setting_names, with_input_options
 from fedalign.labels.names import allowed, normalised
 from fedalign.types import Examples, Federation, Party, Task, concatenate
@@ -104,7 +104,7 @@ class Files:
         if self.label_columns:
             opened = (self.open(name, path) for name, path in sources.items())
             self.check_label_columns({column for table in opened for column in table.columns})
-        if len(sources) > MANY:
+        if too_much(sources):
             return replace(load_many(self, sources, reading), aliases=reading.aliases)
         held = [self.divided(part) for part in self.read(reading)]
         found = self.assembled(

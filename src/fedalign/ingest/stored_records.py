@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain
+from typing import Any
 
 import numpy as np
 
@@ -20,23 +21,42 @@ WORD = 8  # bytes of the length of the description; every array begins at a mult
 
 
 def pack(one: Divided) -> list[bytes]:
-    """A description in JSON and the arrays of the three parts. Row numbers and texts of kept columns are left out."""
-    arrays = list(chain.from_iterable(map(_arrays, one.parts)))
-    content = [_bytes(array) for array in arrays]
-    train = one.train
-    assert train.labels is not None
-    shapes = [
-        (TEXTS if a.dtype == object else a.dtype.str, a.shape, len(c)) for a, c in zip(arrays, content, strict=True)
-    ]
-    about = (one.name, one.classes, train.file, train.kind, train.columns, train.labels.names, shapes)
-    described = _padded(json.dumps((*about, isinstance(train.x, Ragged))).encode(), b" ")
-    return [len(described).to_bytes(WORD, "little"), described, *map(_padded, content)]
+    return _packed(one.parts, (one.name, one.classes))
 
 
 def unpack(content: bytearray) -> Divided:
-    """What `pack` stored."""
+    (name, classes), (train, validation, test) = _unpacked(content)
+    return Divided(name, tuple(classes), (train, validation, test))
+
+
+def pack_records(records: Records) -> list[bytes]:
+    return _packed([records], None)
+
+
+def unpack_records(content: bytearray) -> Records:
+    _, [records] = _unpacked(content)
+    return records
+
+
+def _packed(parts: Sequence[Records], about: Any) -> list[bytes]:
+    """A description in JSON and the arrays of all parts, which are of one file. Parties and kept columns are left
+    out."""
+    arrays = list(chain.from_iterable(map(_arrays, parts)))
+    content = [_bytes(array) for array in arrays]
+    first = parts[0]
+    assert first.labels is not None
+    shapes = [
+        (TEXTS if a.dtype == object else a.dtype.str, a.shape, len(c)) for a, c in zip(arrays, content, strict=True)
+    ]
+    facts = (about, first.file, first.kind, first.columns, first.labels.names, shapes, isinstance(first.x, Ragged))
+    described = _padded(json.dumps(facts).encode(), b" ")
+    return [len(described).to_bytes(WORD, "little"), described, *map(_padded, content)]
+
+
+def _unpacked(content: bytearray) -> tuple[Any, list[Records]]:
+    """What was said about the parts, and the parts."""
     begin = WORD + int.from_bytes(content[:WORD], "little")
-    name, classes, file, kind, columns, names, shapes, ragged = json.loads(content[WORD:begin])
+    about, file, kind, columns, names, shapes, ragged = json.loads(content[WORD:begin])
     arrays: list[np.ndarray] = []
     for dtype, shape, size in shapes:
         if dtype == TEXTS:
@@ -50,8 +70,7 @@ def unpack(content: bytearray) -> Divided:
         rows: Raw = Ragged(x, offsets) if ragged else x
         return Records(file, kind, numbers, rows, tuple(columns), Labels(tuple(names), yes, known, whole))
 
-    train, validation, test = (part(first) for first in range(0, len(arrays), ARRAYS))
-    return Divided(name, tuple(classes), (train, validation, test))
+    return about, [part(first) for first in range(0, len(arrays), ARRAYS)]
 
 
 def _arrays(part: Records) -> Iterator[np.ndarray]:
