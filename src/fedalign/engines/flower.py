@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from flwr.clientapp import ClientApp
     from flwr.serverapp import Grid
 
-DEAD = ("ActorDiedError", "RayActorError", "NodeDiedError", "WorkerCrashedError")  # Ray's errors for a lost process
+# Ray's errors for a lost process; of a node that died, it first says that its actor is unavailable
+DEAD = ("ActorDiedError", "ActorUnavailableError", "RayActorError", "NodeDiedError", "WorkerCrashedError")
 
 
 @dataclass(frozen=True)

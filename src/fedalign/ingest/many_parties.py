@@ -57,7 +57,7 @@ def _parties_of(files: Files, path: Path, reading: Reading) -> Iterator[Holding]
     if not found:
         raise UserError(f"{printable(path.name)} holds no rows; write some, or leave the file out")
     for client in sorted(found):
-        yield files.holding(client, joined(found.pop(client)), reading)
+        yield files.holding(client, joined(list(found.pop(client))), reading)
 
 
 def load_many(files: Files, sources: Mapping[str, Path], reading: Reading) -> Federation:
