@@ -1,12 +1,15 @@
-"""Cost over the number of classes, parties or rows, with slopes on a log-log scale.
+"""Cost over the number of classes, parties, rows or features, with slopes on a log-log scale.
 
     python benchmarks/scale.py classes [100 1000 10000 100000] [--own] [--sampled 1000]
     python benchmarks/scale.py parties [100 1000 10000 100000]
     python benchmarks/scale.py rows [10000 100000 1000000 10000000]
+    python benchmarks/scale.py features [250 500 1000 2000]
+    python benchmarks/scale.py all
 
 classes: FedAvg with a small perceptron, ten parties of 100 made-up rows that annotate a tenth of the classes each; one
 round with scoring of 500 rows. --own: clients send the vectors of their own classes only; --sampled: a sampled
 softmax. parties: 30 rows each, ten chosen per round. rows: analytic learning, eight parties, 16 columns, 200 features.
+features: the same with 8,000 rows. all: one table of slopes between the last two of three sizes.
 Each number is measured in a process of its own. Seconds are processor seconds; memory is the largest of the process.
 """
 
@@ -36,7 +39,15 @@ SIZES = {
     "classes": (100, 1_000, 10_000, 100_000),
     "parties": (100, 1_000, 10_000, 100_000),
     "rows": (10_000, 100_000, 1_000_000, 10_000_000),
+    "features": (250, 500, 1_000, 2_000),
 }
+ALL = {  # of the table of slopes: a few minutes
+    "parties": (1_000, 10_000, 100_000),
+    "classes": (1_000, 10_000, 100_000),
+    "rows": (10_000, 100_000, 1_000_000),
+    "features": (500, 1_000, 2_000),
+}
+ROWS = 8_000  # of all parties, over features
 COLUMNS = 16
 
 
@@ -79,8 +90,9 @@ def prepared(what: str, size: int, own: bool, sampled: int) -> Plan:
         return experiment.plan(config.from_table(table), federation(10, 100, size, 500))
     if what == "parties":
         return experiment.plan(config.from_table(table), federation(size, 30, 10, 500))
-    table |= {"algorithm": {"name": "analytic"}, "encoder": {"name": "random_features", "features": 200}}
-    return experiment.plan(config.from_table(table), federation(8, size // 8, 10, 500))
+    width, rows_of_all = (size, ROWS) if what == "features" else (200, size)
+    table |= {"algorithm": {"name": "analytic"}, "encoder": {"name": "random_features", "features": width}}
+    return experiment.plan(config.from_table(table), federation(8, rows_of_all // 8, 10, 500))
 
 
 def measure(what: str, size: int, own: bool = False, sampled: int = 0) -> dict[str, float]:
@@ -96,7 +108,7 @@ def measure(what: str, size: int, own: bool = False, sampled: int = 0) -> dict[s
             began, record = time.process_time(), now.record
     # a run of analytic learning is one result; of the others the last round counts, since the first warms up
     return {
-        "seconds": sum(seconds) if what == "rows" else seconds[-1],
+        "seconds": sum(seconds) if what in ("rows", "features") else seconds[-1],
         "built": built,
         "up_mb": float(str(record["bytes_up"])) / 1e6,
         "down_mb": float(str(record["bytes_down"])) / 1e6,
@@ -112,9 +124,34 @@ def slope(sizes: Sequence[float], values: Sequence[float]) -> float:
     return math.log(values[-1] / values[-2]) / math.log(sizes[-1] / sizes[-2])
 
 
+def in_a_process(what: str, size: int, own: bool = False, sampled: int = 0) -> dict[str, float]:
+    """The measurement; of one that fails, its last line ends the program."""
+    command = [sys.executable, __file__, what, str(size), "--one", "--sampled", str(sampled), *["--own"] * own]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(
+            f"{size:,} {what}: {(done.stderr.strip() or f'ended with {done.returncode}').splitlines()[-1]}"
+        )
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def slopes() -> None:
+    """One table over parties, classes, rows and features."""
+    print("| over | sizes | processor s | slope | MB up per round | slope | peak MB | slope |")
+    print("|---|---|---|---|---|---|---|---|")
+    for what, sizes in ALL.items():
+        found = [in_a_process(what, size) for size in sizes]
+        cells = [what, ", ".join(f"{size:,}" for size in sizes)]
+        for key in ("seconds", "up_mb", "peak_mb"):
+            values = [one[key] for one in found]
+            cells += [", ".join(f"{v:,.2f}" if v < 10 else f"{v:,.0f}" for v in values), f"{slope(sizes, values):.2f}"]
+        print(f"| {' | '.join(cells)} |", flush=True)
+
+
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    options.add_argument("what", choices=tuple(SIZES))
+    options.add_argument("what", choices=(*SIZES, "all"))
     options.add_argument("sizes", nargs="*", type=int)
     options.add_argument("--own", action="store_true", help="clients send the vectors of their own classes only")
     options.add_argument("--sampled", type=int, default=0, help="classes drawn per batch for the softmax; 0: all")
@@ -123,23 +160,22 @@ def main() -> None:
     if given.one:
         print(json.dumps(measure(given.what, given.sizes[0], given.own, given.sampled)))
         return
+    if given.what == "all":
+        slopes()
+        return
     sizes = given.sizes or SIZES[given.what]
     found: list[dict[str, float]] = []
-    print(f"| {given.what} | processor s | to build, s | MB up | MB down | MB before the rounds | peak MB |", flush=True)
+    print(
+        f"| {given.what} | processor s | to build, s | MB up | MB down | MB before the rounds | peak MB |", flush=True
+    )
     print("|---|---|---|---|---|---|---|")
     for size in sizes:
-        command = [sys.executable, __file__, given.what, str(size), "--one", "--sampled", str(given.sampled)]
-        command += ["--own"] * given.own
-        done = subprocess.run(command, capture_output=True, text=True)
-        if done.returncode:
-            print(f"| {size:,} | {(done.stderr.strip() or f'ended with {done.returncode}').splitlines()[-1]} |")
-            break
-        found.append(json.loads(done.stdout.splitlines()[-1]))
+        found.append(in_a_process(given.what, size, given.own, given.sampled))
         cells = [f"{value:,.2f}" if value < 10 else f"{value:,.0f}" for value in found[-1].values()]
         print(f"| {size:,} | {' | '.join(cells)} |", flush=True)
     if len(found) > 1:
-        slopes = [slope(sizes[: len(found)], [one[key] for one in found]) for key in found[0]]
-        print(f"| slope of the last two | {' | '.join(f'{value:.2f}' for value in slopes)} |")
+        last = [slope(sizes, [one[key] for one in found]) for key in found[0]]
+        print(f"| slope of the last two | {' | '.join(f'{value:.2f}' for value in last)} |")
 
 
 if __name__ == "__main__":

@@ -2,10 +2,14 @@
 
     python -m benchmarks.scale_files parties [1000 10000 100000]
     python -m benchmarks.scale_files rows [100000 1000000 10000000]
+    python -m benchmarks.scale_files classes [1000 10000 100000]
 
 parties: `fedalign run FOLDER`, FedAvg with a small perceptron, one CSV file of 20 rows and 8 columns per party, ten
 parties per round, three rounds. rows: one CSV file with 8 parties, 16 columns and 10 classes through `fedalign run`
-(analytic, 200 features) and `fedalign predict`. Memory is the largest of the command's process.
+(analytic, 200 features) and `fedalign predict`. classes: ten CSV files whose rows are of a tenth of the classes each,
+one row per class and at least 100, and 500 test rows; FedAvg, clients send the vectors of their own classes, a softmax
+sampled from 1,000 classes, two rounds; then `fedalign predict` of the test rows. Memory is the largest of the command's
+process.
 """
 
 from __future__ import annotations
@@ -25,13 +29,18 @@ import polars as pl
 from benchmarks.scale import slope
 
 CLASSES = 10
+USUAL = {
+    "parties": (1_000, 10_000, 100_000),
+    "rows": (100_000, 1_000_000, 10_000_000),
+    "classes": (1_000, 10_000, 100_000),
+}
 BLOCK = 500_000  # rows written at once
 QUIET = {"OMP_NUM_THREADS": "1"}
 
 
-def rows_of(rng: np.random.Generator, own: np.ndarray, count: int, columns: int) -> list[str]:
-    """Lines of a CSV file: numbers whose means depend on the class, and the class."""
-    found = own[rng.integers(len(own), size=count)]
+def rows_of(rng: np.random.Generator, own: np.ndarray, count: int, columns: int, each: bool = False) -> list[str]:
+    """Lines of a CSV file: numbers whose means depend on the class, and the class, drawn from `own`, or each of it."""
+    found = own if each else own[rng.integers(len(own), size=count)]
     x = rng.normal(size=(count, columns))
     x[np.arange(count), found % columns] += 2
     return [f"{','.join(f'{v:.3f}' for v in row)},class {c}\n" for row, c in zip(x, found, strict=True)]
@@ -134,16 +143,49 @@ def rows(folder: Path, size: int) -> dict[str, float]:
     return found
 
 
+def classes(folder: Path, size: int) -> dict[str, float]:
+    place, out = folder / "parties", folder / "run"
+    place.mkdir()
+    head = ",".join([f"x{i}" for i in range(8)] + ["label"]) + "\n"
+    for m, own in enumerate(np.array_split(np.arange(size), 10)):
+        rng = np.random.default_rng(m)
+        drawn = np.concatenate([own, own[rng.integers(len(own), size=max(100 - len(own), 0))]])
+        (place / f"party{m}.csv").write_text(head + "".join(rows_of(rng, drawn, len(drawn), 8, each=True)))
+    rng = np.random.default_rng(10**9)
+    (place / "test.csv").write_text(head + "".join(rows_of(rng, np.arange(size), 500, 8)))
+    config = toml(
+        folder,
+        {"path": str(place), "features": [f"x{i}" for i in range(8)], "label": "label", "validation": 0.0},
+        rounds="2",
+        clients_per_round="10",
+        algorithm__name='"fedavg"',
+        algorithm__average_over_owners="true",
+        algorithm__own_class_vectors="true",
+        algorithm__sampled_classes="1000",
+        encoder__name='"mlp"',
+        encoder__dim="32",
+        encoder__hidden="32",
+        training__epochs="1",
+    )
+    found = {}
+    for name, words in (("run", ("run", config, "--no-report")), ("predict", ("predict", out, place / "test.csv"))):
+        target = out if name == "run" else folder / "found.csv"
+        _, used, peak = command(*words, "--out", target)
+        found |= {f"{name}, processor s": used, f"{name}, peak MB": peak}
+    sent = json.loads((out / "result.json").read_text())["traffic"]
+    return {**found, "MB up per party and round": sent["up"] / 1e6, "MB down": sent["down"] / 1e6}
+
+
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    options.add_argument("what", choices=("parties", "rows"))
+    options.add_argument("what", choices=tuple(USUAL))
     options.add_argument("sizes", nargs="*", type=int)
     given = options.parse_args()
-    usual = (1_000, 10_000, 100_000) if given.what == "parties" else (100_000, 1_000_000, 10_000_000)
-    sizes, found = given.sizes or usual, []
+    sizes, found = given.sizes or USUAL[given.what], []
+    measured = {"parties": parties, "rows": rows, "classes": classes}[given.what]
     for size in sizes:
         with tempfile.TemporaryDirectory() as folder:
-            found.append((parties if given.what == "parties" else rows)(Path(folder), size))
+            found.append(measured(Path(folder), size))
         if len(found) == 1:
             print(f"| {given.what} | {' | '.join(found[0])} |\n|{'---|' * (len(found[0]) + 1)}")
         print(f"| {size:,} | {' | '.join(f'{value:,.1f}' for value in found[-1].values())} |", flush=True)

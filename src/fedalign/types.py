@@ -202,6 +202,7 @@ __all__ = [
     "Truth",
     "Update",
     "Visit",
+    "bytes_of",
     "concatenate",
     "elsewhere",
     "in_pieces",

@@ -16,7 +16,7 @@ import polars as pl
 import pytest
 
 from fedalign.errors import UserError
-from fedalign.ingest.formats import Batch, Problem, Ragged, open_table, printable, readable, stem
+from fedalign.ingest.formats import Batch, Problem, Ragged, delimited, open_table, printable, readable, stem
 from fedalign.ingest.profile import profile_file
 from helpers.written import FORMATS, script, write
 
@@ -190,6 +190,39 @@ def test_plain_blocks_and_row_by_row_agree(tmp_path: Path) -> None:
     first, second = only(script(tmp_path / "a.csv", plain)), only(script(tmp_path / "b.csv", careful))
     assert [first.text(c) for c in "abc"] == [second.text(c) for c in "abc"]
     assert first.rows.tolist() == second.rows.tolist()
+
+
+CELLS = ["1.5", "-2", "0870", "1e3", " 7 ", "", "NA", "x", "nan", "inf", "1_0", "12345678901234567.25", "-", "\u0663"]
+
+
+@pytest.mark.parametrize("missing", [(), ("NA", "x")])
+@pytest.mark.parametrize("seed", range(12))
+def test_a_few_lines_and_a_long_block_are_read_alike(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, missing: tuple[str, ...]
+) -> None:
+    """A few lines are split by Python and a long block by polars; half of the seeds have plain numbers only."""
+    rng = np.random.default_rng(seed)
+    cells = CELLS[:2] if seed % 2 else CELLS
+    rows = [[cells[i] for i in rng.integers(len(cells), size=3)] for _ in range(9)]
+    path = tmp_path / "a.csv"
+    path.write_text("a,b,c\n" + "".join(",".join(row) + "\n" for row in rows), encoding="utf-8")
+
+    def everything() -> list[object]:
+        said: list[str] = []
+        [batch] = (
+            open_table(path)
+            .renamed({"first": "a"})
+            .batches(["first", "b", "c"], lambda problem: said.append(str(problem)), missing)
+        )
+        names = ["first", "b", "c"]
+        found: list[object] = [batch.rows.tolist()]
+        for name in names:
+            found += [batch.text(name), batch.numeric(name), batch.names(name, ";"), repr(batch.numbers(name).tolist())]
+        return [*found, repr(batch.table(names).tolist()), said]
+
+    short = everything()
+    monkeypatch.setattr(delimited, "SMALL", 0)
+    assert everything() == short
 
 
 def test_columns_may_have_another_name_in_one_file(tmp_path: Path) -> None:

@@ -101,7 +101,7 @@ def targets(records: Records, classes: Sequence[str], agreed: Agreement) -> tupl
     y = torch.zeros(len(records), len(agreed.label_names))
     known = torch.zeros(y.shape, dtype=torch.bool)
     y[:, places] = torch.from_numpy((own.yes & own.known).astype(np.float32))
-    known[:, places] = torch.from_numpy(own.known)
+    known[:, places] = torch.from_numpy(np.array(own.known))
     if agreed.task == "single":
         known |= (y > 0).any(1, keepdim=True)
     mine = torch.zeros(len(agreed.label_names), dtype=torch.bool)

@@ -27,16 +27,28 @@ class Labels:
         """The labels of another list of classes, in its order."""
         place = {normalised(name): i for i, name in enumerate(self.names)}
         yes = np.zeros((len(self.fully_annotated), len(names)), dtype=bool)
-        known = np.repeat(self.fully_annotated[:, None], len(names), 1)
+        whole = self.known_by_row
+        known = _by_row(self.fully_annotated, len(names))
+        if not whole:
+            known = known.copy()
         for i, name in enumerate(names):
             found = place.get(normalised(name))
             if found is not None:
-                yes[:, i], known[:, i] = self.yes[:, found], self.known[:, found]
+                yes[:, i] = self.yes[:, found]
+                if not whole:
+                    known[:, i] = self.known[:, found]
         return Labels(tuple(names), yes, known, self.fully_annotated)
 
     def take(self, rows: np.ndarray) -> Labels:
         """The labels of the chosen rows, in the order given."""
-        return Labels(self.names, self.yes[rows], self.known[rows], self.fully_annotated[rows])
+        whole = self.fully_annotated[rows]
+        known = _by_row(whole, len(self.names)) if self.known_by_row else self.known[rows]
+        return Labels(self.names, self.yes[rows], known, whole)
+
+    @property
+    def known_by_row(self) -> bool:
+        """Whether `known` is `fully_annotated` for every class, stored once per row."""
+        return self.known.strides[1] == 0
 
     @property
     def annotated(self) -> tuple[str, ...]:
@@ -46,14 +58,19 @@ class Labels:
         return tuple(sorted((self.names[i] for i in np.flatnonzero(occurring).tolist()), key=normalised))
 
 
+def _by_row(whole: np.ndarray, classes: int) -> np.ndarray:
+    """(n, classes) the same for every class of a row, without a copy."""
+    return np.broadcast_to(whole[:, None], (len(whole), classes))
+
+
 def joined(parts: Sequence[Labels]) -> Labels:
     """The labels of all parts, one part after the other."""
     names = tuple(dict.fromkeys(name for part in parts for name in part.names))
     wide = [part.for_classes(names) for part in parts]
-    yes, known, whole = (
-        np.concatenate([getattr(part, name) for part in wide]) for name in ("yes", "known", "fully_annotated")
-    )
-    return Labels(names, yes, known, whole)
+    yes, whole = (np.concatenate([getattr(part, name) for part in wide]) for name in ("yes", "fully_annotated"))
+    if all(part.known_by_row for part in wide):
+        return Labels(names, yes, _by_row(whole, len(names)), whole)
+    return Labels(names, yes, np.concatenate([part.known for part in wide]), whole)
 
 
 class Spelling:
@@ -124,7 +141,7 @@ def from_names(batch: Batch, column: str, separator: str | None, spelling: Spell
     yes = np.zeros((len(cells), len(place)), dtype=bool)
     if at:
         yes[tuple(np.array(at).T)] = True
-    return Labels(tuple(place), yes, np.repeat(whole[:, None], len(place), 1), whole)
+    return Labels(tuple(place), yes, _by_row(whole, len(place)), whole)
 
 
 def from_columns(batch: Batch, columns: Mapping[str, str]) -> Labels:
