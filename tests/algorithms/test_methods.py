@@ -431,6 +431,7 @@ BOUNDS: dict[str, tuple[float, list[float], list[float]]] = {  # option: default
     "scaffold.control": (1.0, [0, 1], [-0.01, 1.01]),
     "scaffold.server_rate": (1.0, [0.01], [0]),
     "fedavg.clip_updates": (10.0, [0], [-0.01, math.inf]),
+    "fedavg.sampled_classes": (0, [0, 1], [-1, 0.5]),
     "fedalign.gate": (0.75, [0, 0.99], [-0.01, 1]),
     "fedalign_plus.gate": (0.75, [0, 0.99], [-0.01, 1]),
     "fedalign_plus.unknown_weight": (1.0, [0, 100], [-0.01, 100.01]),
