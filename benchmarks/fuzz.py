@@ -5,17 +5,21 @@
     python benchmarks/fuzz.py --seconds 3600           # as long as you like
     python benchmarks/fuzz.py --only npz toml          # some readers
     python benchmarks/fuzz.py --guided npz --seconds 60     # guided by coverage; needs pip install 'fedalign[fuzz]'
+    python benchmarks/fuzz.py --guided all --seconds 20     # every reader (or those of --only), one after the other
 
 The files are mutations of valid ones: flipped, inserted, removed and repeated bytes, truncation, numbers and names
 replaced by hostile ones, brackets repeated, containers packed again after their content was changed. With --guided,
 atheris decides what to mutate from the code that each file reaches, with this mutator as its own. A file that breaks a
-reader is written to the folder of --keep.
+reader is written to the folder of --keep. `benchmarks/fuzz_commands.py` does the same to whole commands.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import random
+import re
+import subprocess
 import sys
 import tempfile
 import time
@@ -28,8 +32,6 @@ from types import FunctionType
 from fedalign.errors import UserError
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
-
-import contextlib
 
 from helpers.hostile import READERS, mutate, seeds  # the seeds and readers are shared with tests/test_fuzz.py
 
@@ -51,7 +53,7 @@ def functions_of(packages: tuple[str, ...]) -> list[FunctionType]:
     return list(found.values())
 
 
-def guided(name: str, seconds: float, seed: int) -> None:
+def guided(name: str, seconds: float, seed: int, keep: Path) -> None:
     """Hands a reader to atheris, which ends the process by itself: at the first crash, or when the time is over."""
     import atheris
 
@@ -66,15 +68,39 @@ def guided(name: str, seconds: float, seed: int) -> None:
             READERS[name](data, folder)
 
     def change(data: bytes, most: int, number: int) -> bytes:
-        return mutate(data, name, random.Random(number))[:most]
+        try:
+            return mutate(data, name, random.Random(number))[:most]
+        except Exception:  # what was a container before an earlier change cannot be packed again
+            return mutate(data, "", random.Random(number))[:most]
 
     for data in (path.read_bytes() for path in corpus.iterdir()):
         one(data)  # imports what the reader needs, so that it is instrumented
     for function in functions_of(WATCHED):
         atheris.instrument_func(function)
     limit = [] if seconds == float("inf") else [f"-max_total_time={int(seconds)}"]
-    atheris.Setup([sys.argv[0], f"-seed={seed}", "-timeout=10", *limit, str(corpus)], one, custom_mutator=change)
+    keep.mkdir(parents=True, exist_ok=True)
+    largest = max(path.stat().st_size for path in corpus.iterdir())
+    flags = [f"-seed={seed}", "-timeout=10", f"-max_len={4 * largest + 4096}", f"-artifact_prefix={keep}/{name}-"]
+    atheris.Setup([sys.argv[0], *flags, *limit, str(corpus)], one, custom_mutator=change)
     atheris.Fuzz()
+
+
+def guided_all(options: argparse.Namespace) -> int:
+    """One process of atheris per reader, and a table of what they did. The number of readers with a crash."""
+    print("| reader | files | files that reached something new | edges | crashes |\n|---|---|---|---|---|")
+    total: Counter[str] = Counter()
+    for name in options.only:
+        words = [f"--seconds={options.seconds}", f"--seed={options.seed}", f"--keep={options.keep}"]
+        ended = subprocess.run([sys.executable, __file__, "--guided", name, *words], capture_output=True, text=True)
+        lines = re.findall(r"^#(\d+)\s.*?cov: (\d+).*?corp: (\d+)", ended.stderr, re.M)
+        files, edges, kept = map(int, lines[-1]) if lines else (0, 0, 0)
+        crashed = int(ended.returncode != 0)
+        total.update(files=files, kept=kept, edges=edges, crashed=crashed)
+        print(f"| {name} | {files} | {kept} | {edges} | {crashed} |", flush=True)
+        if crashed:
+            print(ended.stderr[-2000:], file=sys.stderr)
+    print(f"| all | {total['files']} | {total['kept']} | | {total['crashed']} |")
+    return total["crashed"]
 
 
 def main() -> None:
@@ -84,10 +110,12 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", nargs="+", choices=sorted(READERS), default=sorted(READERS))
     parser.add_argument("--keep", type=Path, default=Path("crashes"))
-    parser.add_argument("--guided", choices=sorted(READERS), help="one reader, guided by coverage")
+    parser.add_argument("--guided", choices=[*sorted(READERS), "all"], help="a reader, guided by coverage")
     options = parser.parse_args()
+    if options.guided == "all":
+        sys.exit(min(guided_all(options), 1))
     if options.guided:
-        guided(options.guided, options.seconds, options.seed)
+        guided(options.guided, options.seconds, options.seed, options.keep)
     moments = random.Random(options.seed)
     counts: dict[str, Counter[str]] = {name: Counter() for name in options.only}
     slowest, largest = 0.0, 0
