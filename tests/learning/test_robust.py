@@ -198,3 +198,56 @@ def test_analytic_learning_leaves_out_whom_the_others_contradict() -> None:
     assert "suspected" not in play(prepared)[-1].record
     with pytest.raises(UserError, match="'off' or 'auto'"):
         plan("analytic", algorithm__robust="krum").start()
+
+
+# --- a third ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_third_that_works_against_the_others_is_told_from_honest_ones_that_differ() -> None:
+    """Seven go along one axis, each with an axis of its own (cosine 1/2 of any two); three go back along it."""
+    own = torch.eye(11)[1:]
+    values = own + torch.eye(11)[0]
+    values[:3] = -values[:3]  # the mean of all ten is 0.4 along the axis: too weak a centre for a vote on cosines
+    assert robust.opposed(values).tolist() == [True] * 3 + [False] * 7
+    assert robust.opposed(100 * values[[5, 0, 6, 7, 8]]).tolist() == [False, True, False, False, False]
+    assert not bool(robust.opposed(own).any())  # nothing in common
+    apart = torch.cat([own[:5] + 0.1, own[5:] - 0.1])  # two groups of equal size: no majority
+    assert not bool(robust.opposed(apart).any())
+    assert not bool(robust.opposed(own + 0.01 * torch.tensor([[1.0]] * 7 + [[-1.0]] * 3)).any())  # no group is united
+    assert not bool(robust.opposed(values[2:5]).any())  # three are too few
+
+
+def test_whoever_worked_against_the_others_once_is_cleared_by_visits_in_which_it_agrees() -> None:
+    start, updates = server(owners=10)
+    moved = torch.tensor([1.0, 0, 0]) + 0.3 * torch.eye(3)[torch.arange(10) % 3]
+    signs = torch.tensor([-1.0] * 3 + [1.0] * 7)
+
+    def after(values: torch.Tensor, state: Arrays) -> tuple[set[int], Arrays]:
+        sent = [replace(u, weights={**u.weights, "w": values[m]}) for m, u in enumerate(updates)]
+        found = defended(replace(start, state=state), sent, "auto")
+        return set(found.suspected), found.state
+
+    suspected, state = after(moved * signs[:, None], {})
+    assert suspected == {0, 1, 2}
+    history = []
+    for _ in range(4):
+        suspected, state = after(moved, state)
+        history.append(len(suspected))
+    assert history[-1] == 0
+
+
+def test_three_of_ten_reversed_parties_are_named_in_a_run() -> None:
+    ten = plan(
+        "fedalign",
+        seed=4,
+        rounds=3,
+        clients_per_round=10,
+        algorithm__robust="auto",
+        dataset={"name": "synthetic", "kind": "features", "rows": 3000, "classes": 8, "noise": 1.5},
+        partition={"kind": "random-classes", "clients": 10, "cover": True},
+        encoder={"name": "mlp", "dim": 32, "hidden": 32},
+        training={"epochs": 2, "batch_size": 32, "lr": 0.003},
+    )
+    found = measure(ten, ATTACKS["its update, reversed"], frozenset({0, 1, 2}))
+    assert found.named == 100
+    assert found.wronged == 0

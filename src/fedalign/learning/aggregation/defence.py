@@ -24,8 +24,9 @@ PAST = 6.0  # times the usual change that a class vector with one or two owners 
 KEEP = 0.7  # of the usual change from round to round
 MEMORY = 10  # visits of a client over which its agreement with the others is averaged
 # in the server's state: the usual change of each class (C,), the last change of the shared weights, and the mean
-# agreement and number of visits of each client (2, clients)
-USUAL, LAST, AGREEMENT = "robust/usual", "robust/last", "robust/agreement"
+# agreement and number of visits of each client (2, clients); in which share of the rounds that told something about it
+# a client worked against a majority, and in how many rounds they did (2, clients)
+USUAL, LAST, AGREEMENT, OPPOSED = "robust/usual", "robust/last", "robust/agreement", "robust/opposed"
 ELSEWHERE = "its change points away from that of most parties"
 SILENT = "it sends back the weights that it received"
 NOISY = "its change is larger than those of most parties and has no direction in common with them"
@@ -53,9 +54,12 @@ def defended(server: Server, updates: Sequence[Update], rule: Rule) -> Defended:
     reasons: dict[int, str] = {}
     if shared:
         values = torch.stack([_change(server, update, shared) for update in voters])  # (clients, numbers)
-        scores = _remembered(server, voters, robust.agreement(values), result) if len(voters) >= 3 else None
+        scores = _remembered(server, voters, values, result) if len(voters) >= 3 else None
         agreed, against = _vote(values, rule, server.state.get(LAST), scores)
-        reasons = _others(found.shared, scores, against) if rule == "auto" and scores is not None else {}
+        if rule == "auto" and scores is not None:
+            both = against | _opposed(result.state[OPPOSED], voters)
+            against = both if int(both.sum()) <= robust.most_hostile(len(both)) else against
+            reasons = _others(found.shared, scores, against)
         against[list(reasons)] = True
         if rule == "centred":
             result.state[LAST] = agreed if agreed is not None else values.mean(0)
@@ -75,18 +79,40 @@ def _change(server: Server, update: Update, names: Sequence[str]) -> Tensor:
     return torch.cat([(update.weights[name] - server.weights[name]).reshape(-1) for name in names])
 
 
-def _remembered(server: Server, updates: Sequence[Update], scores: Tensor, result: Defended) -> Tensor:
+def _remembered(server: Server, updates: Sequence[Update], values: Tensor, result: Defended) -> Tensor:
     """(clients,) the mean agreement of each client over its last visits. One round alone says little about clients with
     different classes."""
-    mean, visits = torch.zeros(server.num_clients, 2, dtype=torch.float64).T.unbind()
-    known = server.state.get(AGREEMENT)
-    if known is not None:  # parties may have joined since
-        mean[: known.shape[1]], visits[: known.shape[1]] = known[0], known[1]
     clients = [max(update.client, 0) for update in updates]
+    opposed, agreed = _known(server, OPPOSED), _known(server, AGREEMENT)
+    scores = robust.agreement(values, ~_opposed(opposed, updates))
+    against = robust.opposed(values)
+    told = against | (scores > robust.CLEAR)  # the round speaks against a client, or for it
+    _add(opposed, [client for client, tells in zip(clients, told.tolist(), strict=True) if tells], against[told])
+    result.state[OPPOSED] = opposed
+    _add(agreed, clients, scores)
+    result.state[AGREEMENT] = agreed
+    return agreed[0, clients]
+
+
+def _known(server: Server, name: str) -> Tensor:
+    """(2, clients) a mean of each client and over how many visits; parties may have joined since."""
+    known = server.state.get(name)
+    found = torch.zeros(2, server.num_clients, dtype=torch.float64)
+    if known is not None:
+        found[:, : known.shape[1]] = known
+    return found
+
+
+def _add(memory: Tensor, clients: list[int], values: Tensor) -> None:
+    """Adds one visit of these clients to a memory of means, which forgets what was more than `MEMORY` visits ago."""
+    mean, visits = memory
     visits[clients] = (visits[clients] + 1).clamp(max=MEMORY)
-    mean[clients] += (scores - mean[clients]) / visits[clients]
-    result.state[AGREEMENT] = torch.stack([mean, visits])
-    return mean[clients]
+    mean[clients] += (values.double() - mean[clients]) / visits[clients]
+
+
+def _opposed(memory: Tensor, updates: Sequence[Update]) -> Tensor:
+    """(clients,) bool: who worked against the majority in most of the rounds that said something about them."""
+    return memory[0, [max(update.client, 0) for update in updates]] > 0.5
 
 
 def _others(norms: Tensor, scores: Tensor, against: Tensor) -> dict[int, str]:

@@ -16,6 +16,8 @@ CLEAR = 0.1  # the smallest cosine, reversed, that says something
 LOUD = 1.5  # times the median change, from which a change that agrees with nobody is noise
 SILENT = 0.01  # of the median change, up to which a change is none
 SAME = 0.9  # the cosine from which two changes say the same
+UNITED = 0.25  # the agreement that most of a group must have with each other for its word to count
+OPPOSITION = 0.05  # that agreement times the reversed mean cosine with another group, from which it works against it
 TINY = 1e-12
 
 
@@ -78,20 +80,52 @@ def centred_clip(values: Tensor, center: Tensor, radius: float | None = None) ->
     return middle.to(values.dtype).view(values.shape[1:])
 
 
-def agreement(values: Tensor) -> Tensor:
+def agreement(values: Tensor, heard: Tensor | None = None) -> Tensor:
     """(clients,) the cosine of each client's change with the mean direction of the others.
 
     Those who point elsewhere are not asked: the cosines are computed a second time without them. Where most do not
     agree, clients that say the same share one vote, since a few that act together outweigh many that differ.
+
+    Args:
+        values: (clients, ...).
+        heard: (clients,) bool: whose direction counts; None: everyone's.
     """
-    flat = values.reshape(len(values), -1).double()
-    unit = flat / flat.norm(dim=1, keepdim=True).clamp(min=TINY)
-    votes = torch.ones(len(unit), dtype=torch.float64)
+    unit = _directions(values)
+    votes = torch.ones(len(unit), dtype=torch.float64) if heard is None else heard.double()
     found = _cosines(unit, votes)
     if len(found) >= 3 and float(found.median()) < CLEAR / 2:
-        votes = 1 / ((unit @ unit.T) > SAME).sum(1).clamp(min=1)
+        votes = votes / ((unit @ unit.T) > SAME).sum(1).clamp(min=1)
         found = _cosines(unit, votes)
     return _cosines(unit, votes * ~points_elsewhere(found))
+
+
+def opposed(values: Tensor) -> Tensor:
+    """(clients,) bool: a minority that works against a majority that agrees with itself.
+
+    A mean is no centre to compare with where a third of the clients is reversed. The first principal direction is: its
+    sign is arbitrary, so it separates those who go one way from those who go the other, and the larger group counts as
+    right. As a model converges, honest clients drift apart as well, but then no group agrees with itself. So both must
+    be clear: how far the groups are apart, and how much the larger one agrees.
+    """
+    unit = _directions(values)
+    nobody = torch.zeros(len(unit), dtype=torch.bool)
+    if len(unit) < 4:
+        return nobody
+    cosines = unit @ unit.T  # (clients, clients)
+    votes = 1 / (cosines > SAME).sum(1).clamp(min=1)  # those who say the same share one vote
+    root = votes.sqrt()
+    few = torch.linalg.eigh(root[:, None] * cosines * root).eigenvectors[:, -1] > 0
+    few = few if 2 * int(few.sum()) <= len(few) else ~few
+    if not 0 < int(few.sum()) <= most_hostile(len(few)):
+        return nobody
+    found = _cosines(unit, votes * ~few)
+    apart, united = float(cosines[few][:, ~few].mean()), float(found[~few].median())
+    return few & (found < 0) if united > UNITED and apart * united < -OPPOSITION else nobody
+
+
+def _directions(values: Tensor) -> Tensor:
+    flat = values.reshape(len(values), -1).double()
+    return flat / flat.norm(dim=1, keepdim=True).clamp(min=TINY)
 
 
 def _cosines(unit: Tensor, votes: Tensor) -> Tensor:
