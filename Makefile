@@ -6,7 +6,7 @@
 #   make docs    the documentation site, in site/, without a network once its tools are installed; its search needs a server, such as
 #                python -m http.server -b 127.0.0.1 -d site
 #   make sbom    sbom.json, a bill of materials (CycloneDX) of what is installed
-#   make fuzz    10,000 malformed files through every reader (FILES=...); make torture  kills, flips and full disks
+#   make fuzz    10,000 malformed files through every reader, and as many through the commands (FILES=...); make torture  kills, flips and full disks
 #   make test-lowest  the tests with the oldest allowed versions of what the package requires
 #   make test-slow  the tests that take minutes: real Flower processes over TLS, killed and restarted, and the like
 #   make test-network  the same with Flower's own processes, a new one per message, which take ten times as long
@@ -44,6 +44,7 @@ sbom: $(VENV)/installed-extras
 
 fuzz: $(VENV)/installed-extras
 	$(BIN)/python benchmarks/fuzz.py --files $(FILES)
+	$(BIN)/python benchmarks/fuzz_commands.py --files $(FILES)
 
 torture: $(VENV)/installed
 	$(BIN)/python benchmarks/torture.py

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 import sys
@@ -44,6 +45,17 @@ def test_both_hold_every_file_that_runs_and_its_metadata(built: tuple[Path, Path
     with tarfile.open(sdist) as archive:
         inside = {name.partition("/")[2] for name in archive.getnames()}
     assert {"src/fedalign/serve/page.html", "docs/index.md", "mkdocs.yml", "LICENSE", "tests/test_golden.py"} <= inside
+
+
+def test_two_builds_of_one_source_are_the_same_bytes(tmp_path: Path) -> None:
+    environment = {**os.environ, "SOURCE_DATE_EPOCH": "1700000000"}
+    digests = set()
+    for name in ("first", "second"):
+        out = tmp_path / name
+        command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out), str(ROOT)]
+        subprocess.run(command, check=True, capture_output=True, env=environment)
+        digests.add(hashlib.sha256(next(out.glob("*.whl")).read_bytes()).hexdigest())
+    assert len(digests) == 1
 
 
 def test_the_wheel_runs_from_an_environment_of_its_own(built: tuple[Path, Path], tmp_path: Path) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import random
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -21,6 +23,7 @@ from fedalign.inference.model import Model
 from fedalign.learning import metrics
 from fedalign.learning.rounds import accept_replies, short
 from fedalign.runs import experiment
+from fedalign.types import Party
 from helpers.deployed import FLOWER, Server, clinics, edited, node, receipts, set_echo, settings
 from helpers.loopback_grid import metadata, over_the_wire
 
@@ -268,6 +271,27 @@ def test_a_reply_to_an_earlier_question_is_not_taken_again(tmp_path: Path) -> No
     run.grid.change[13] = replay
     run.run()
     assert "another round" in run.records[1]["refused"]["south"]
+
+
+def test_of_a_thousand_replays_none_is_taken() -> None:
+    """A valid reply of this round, an earlier, a later one, another run and another party, under a thousand nonces."""
+    engine = DeployedEngine.__new__(DeployedEngine)
+    engine.run, engine.number = "run-b", 5
+    party = cast(Party, SimpleNamespace(name="north"))
+    moments = random.Random(7)
+    asked = [f"{moments.getrandbits(128):032x}" for _ in range(1000)]
+    taken = 0
+    for number, nonce in enumerate(asked):
+        old = {"run": "run-b", "round": 5, "nonce": asked[number - 1], "party": "north"}  # of the question before it
+        for change in ({}, {"round": 4}, {"round": 6}, {"run": "run-a"}, {"party": "east"}, {"nonce": nonce[:-1]}):
+            echo = {**old, "nonce": nonce if change and "nonce" not in change else old["nonce"], **change}
+            try:
+                engine.check_echo(RecordDict({"echo": ConfigRecord(echo)}), party, nonce)
+                taken += 1
+            except UserError:
+                pass
+    assert taken == 0
+    engine.check_echo(RecordDict({"echo": ConfigRecord({**old, "nonce": asked[-1]})}), party, asked[-1])
 
 
 @pytest.mark.slow

@@ -85,12 +85,13 @@ def _remembered(server: Server, updates: Sequence[Update], values: Tensor, resul
     clients = [max(update.client, 0) for update in updates]
     opposed, agreed = _known(server, OPPOSED), _known(server, AGREEMENT)
     scores = robust.agreement(values, ~_opposed(opposed, updates))
-    against = robust.opposed(values)
+    _add(agreed, clients, scores)
+    against = robust.points_elsewhere(agreed[0, clients])
+    rest = ~against
+    against[rest] = robust.opposed(values[rest])  # the larger group is clearer without those known already
     told = against | (scores > robust.CLEAR)  # the round speaks against a client, or for it
     _add(opposed, [client for client, tells in zip(clients, told.tolist(), strict=True) if tells], against[told])
-    result.state[OPPOSED] = opposed
-    _add(agreed, clients, scores)
-    result.state[AGREEMENT] = agreed
+    result.state[OPPOSED], result.state[AGREEMENT] = opposed, agreed
     return agreed[0, clients]
 
 
