@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -13,6 +14,8 @@ import pytest
 
 pytest.importorskip("flwr", reason="Flower is not installed; pip install 'fedalign[flower]'")
 
+from fedalign.deploy.party import PartyFolder
+from fedalign.errors import UserError
 from helpers.commands import ROOT, fedalign
 from helpers.hostile import mutate
 from helpers.hostile_commands import Case, cases, write_folder
@@ -85,6 +88,26 @@ def test_guided_fuzzing_reaches_code_that_the_seeds_do_not(tmp_path: Path) -> No
         True,
         True,
     ]  # files that reached something new, the seed among them
+
+
+def test_half_of_a_surrogate_pair_in_a_partys_file_is_damage(tmp_path: Path) -> None:
+    """`deploy check --party` ended with a traceback when it printed the key of such a file."""
+    (tmp_path / "party.json").write_bytes((Path(__file__).parent / "crashes" / "party.json-2-3408").read_bytes())
+    with pytest.raises(UserError, match="is damaged; join again"):
+        PartyFolder.read(tmp_path)
+
+
+def test_an_unknown_way_of_reading_in_a_models_labels_is_one_sentence(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(ROOT / "tests" / "stored" / "model", tmp_path / "model")
+    labels = tmp_path / "model" / "labels.json"
+    table = json.loads(labels.read_text())
+    table["reading"] = {**(table.get("reading") or {}), "bsoken_images": "stop"}
+    labels.write_text(json.dumps(table))
+    (tmp_path / "rows.csv").write_text("note,label\na,b\n")
+    assert fedalign("evaluate", tmp_path / "model", tmp_path / "rows.csv") == 2
+    assert "bsoken_images" in capfd.readouterr().err
 
 
 def test_json_of_a_refusal_is_one_object(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

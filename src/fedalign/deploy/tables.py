@@ -17,7 +17,7 @@ def read_table(path: Path, version: int, made: Callable[[dict[str, Any]], T], mi
     if not path.is_file():
         raise UserError(f"{path.parent} holds no {path.name}; {missing}")
     try:
-        table = json.loads(path.read_text(encoding="utf-8"))
+        table = _parsed(path)
         if table["format"] != version:
             raise UserError(
                 f"{path} has the format {table['format']!r:.40}, which this version does not know; use the version of "
@@ -28,10 +28,17 @@ def read_table(path: Path, version: int, made: Callable[[dict[str, Any]], T], mi
         raise UserError(f"{path} is damaged; {damaged}") from error
 
 
+def _parsed(path: Path) -> Any:
+    """The content of a JSON file. Half of a surrogate pair is a ValueError: no such text can be printed."""
+    found = json.loads(path.read_text(encoding="utf-8"))
+    json.dumps(found, ensure_ascii=False).encode()
+    return found
+
+
 def stored(path: Path, kind: type[T], damaged: str) -> T | None:
     """Returns the content of a JSON file of this kind; None if there is no file. `damaged` names the fix."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = _parsed(path)
     except FileNotFoundError:
         return None
     except (ValueError, RecursionError) as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -57,6 +57,12 @@ def reading_of(model: Model, **columns: Any) -> Reading:
         known |= dict.fromkeys(every, "")
     if any(given.get(word) for word in ("label", "labels", "label_columns", "label_prefix")):
         known |= {"label": "", "labels": "", "label_columns": (), "label_prefix": ""}
+    unknown = sorted(known.keys() - {field.name for field in fields(Reading)})
+    if unknown:
+        raise UserError(
+            f"labels.json of the model says how rows are read with {unknown[0][:40]!a}, which this version does not know; "
+            "use the version of fedalign that wrote it, or export the run again"
+        )
     return Reading(**{**known, **given})
 
 
