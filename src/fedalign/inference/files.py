@@ -60,7 +60,7 @@ def reading_of(model: Model, **columns: Any) -> Reading:
     unknown = sorted(known.keys() - {field.name for field in fields(Reading)})
     if unknown:
         raise UserError(
-            f"labels.json of the model says how rows are read with {unknown[0][:40]!a}, which this version does not know; "
+            f"labels.json of the model reads rows with {unknown[0][:40]!a}, which this version does not know; "
             "use the version of fedalign that wrote it, or export the run again"
         )
     return Reading(**{**known, **given})
