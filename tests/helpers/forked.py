@@ -37,6 +37,8 @@ def forked(work: Callable[[], object], folder: Path, patience: float = 60.0) -> 
     """
     outputs = [folder.parent / f"{folder.name}.{name}" for name in ("out", "err", "rss")]
     began = time.monotonic()
+    sys.stdout.flush()  # or the child would write what is left of it once more
+    sys.stderr.flush()
     pid = os.fork()
     if pid == 0:
         _in_child(work, folder, outputs)
