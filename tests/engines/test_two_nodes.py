@@ -111,7 +111,7 @@ def test_both_nodes_of_a_cluster_run_clients_and_the_model_is_the_local_engines(
     _, said = process.communicate(timeout=240)
     assert process.returncode == 0, said
     visits = [path.name.split("-") for path in (tmp_path / "visits").iterdir()]
-    assert len(visits) == 4 * 3
+    assert {(number, client) for _, number, client in visits} == {(n, m) for n in "1234" for m in "012"}
     assert len({node for node, _, _ in visits}) == 2, "one node ran all clients"
     experiment.run(noted(tmp_path, 4, "local"), tmp_path / "local")
     assert outcome(out) == outcome(tmp_path / "local")
@@ -137,8 +137,12 @@ def test_a_node_that_dies_stops_the_run_and_it_resumes_on_the_other(
     assert 2 <= done < 200
     stored = (out / "config.toml").read_text()
     (out / "config.toml").write_text(stored.replace("rounds = 200", f"rounds = {done + 2}"))
-    again = background("run", out, "--resume", "--no-report", env=environment(RAY_ADDRESS=address))
-    _, said = again.communicate(timeout=240)
+    for _ in range(3):  # Ray may place a worker on the dead node until it has noticed; the run then stops once more
+        again = background("run", out, "--resume", "--no-report", env=environment(RAY_ADDRESS=address))
+        _, said = again.communicate(timeout=120)
+        if again.returncode == 0:
+            break
+        assert "its node; start it again and resume the run" in " ".join(said.split())
     assert again.returncode == 0, said
     experiment.run(noted(tmp_path, done + 2, "local"), tmp_path / "whole")
     assert outcome(out) == outcome(tmp_path / "whole")

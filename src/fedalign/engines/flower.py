@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 # Ray's errors for a lost process; of a node that died, it first says that its actor is unavailable
 DEAD = ("ActorDiedError", "ActorUnavailableError", "RayActorError", "NodeDiedError", "WorkerCrashedError")
+LOST = "a worker process of the Ray cluster died, or its node; start it again and resume the run"
+LOOK = 2.0  # seconds between two looks at the nodes of the cluster
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,9 @@ class Flower:
         with ExitStack() as stack:
             here = stack.enter_context(local.Local(memory_mb=self.memory_mb).open(plan, states))
             grid = stack.enter_context(simulation(len(plan.federation.parties), self.cpus))
-            yield FlowerEngine(plan, grid, here, self.timeout)
+            engine = FlowerEngine(plan, grid, here, self.timeout)
+            engine.cluster = alive_nodes(self.timeout)
+            yield engine
 
 
 @contextmanager
@@ -109,11 +113,26 @@ def simulation(nodes: int, cpus: int) -> Iterator[Grid]:
         yield handed[0]
     finally:
         done.set()
-        thread.join(timeout=60)
+        thread.join(timeout=10)
+        if thread.is_alive():  # it waits for a client whose node is gone, which would keep this process from ending
+            import ray
+
+            ray.shutdown()
+            thread.join(timeout=50)
         if path is None:
             os.environ.pop("PYTHONPATH", None)
         else:
             os.environ["PYTHONPATH"] = path
+
+
+def alive_nodes(wait: float = 0.0) -> set[str]:
+    """The nodes that Ray takes for alive, once it has started."""
+    import ray
+
+    deadline = time.monotonic() + wait
+    while not ray.is_initialized() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return {node["NodeID"] for node in ray.nodes() if node["Alive"]} if ray.is_initialized() else set()
 
 
 class FlowerEngine:
@@ -125,6 +144,7 @@ class FlowerEngine:
         self.mark = experiment.data_fingerprint(plan.federation)
         self.on_visit = local_engine.on_visit
         self.nodes: list[int] = []
+        self.cluster: set[str] = set()  # Ray's nodes when it placed its workers
 
     def train(self, server: Server, round_number: int, chosen: Sequence[int]) -> list[Reply]:
         from flwr.app import ConfigRecord, Message, RecordDict
@@ -156,8 +176,12 @@ class FlowerEngine:
     def _collect(self, sent: Mapping[str, int], chosen: Sequence[int]) -> list[Reply]:
         found: dict[int, Reply] = {}
         waiting = set(sent)
-        deadline = time.monotonic() + self.timeout
+        looked = time.monotonic()
+        deadline = looked + self.timeout
         while waiting and time.monotonic() < deadline:
+            if time.monotonic() > looked + LOOK:
+                looked = time.monotonic()
+                self._look_at_cluster()
             for message in self.grid.pull_messages(waiting):
                 number = message.metadata.reply_to_message_id
                 waiting.discard(number)
@@ -168,13 +192,17 @@ class FlowerEngine:
                 time.sleep(0.01)
         return [found.get(client, Reply(client, None, "no reply in time")) for client in chosen]
 
+    def _look_at_cluster(self) -> None:
+        """Raises a UserError if a node is gone. Ray takes a while to notice that a node died; a worker that was placed
+        there in between never starts, and its clients would not reply."""
+        if self.cluster - alive_nodes():
+            raise UserError(LOST)
+
     def _reply(self, client: int, message: Message) -> Reply:
         if message.has_error():
             reason = message.error.reason
             if any(word in reason for word in DEAD):
-                raise UserError(
-                    "a worker process of the Ray cluster died, or its node; start it again and resume the run"
-                )
+                raise UserError(LOST)
             return Reply(client, None, f"failed: {reason}")
         content = message.content
         if "stopped" in content:
