@@ -111,6 +111,8 @@ def test_the_printed_configuration_marks_what_the_profile_set_and_reads_back() -
         (["training.lr=inf"], "training.lr: input should be a finite number"),
         (["algorithm.clamp=nan"], "algorithm.clamp: input should be a finite number, not nan"),
         (["encoder.dropout=1"], "encoder.dropout: input should be less than 1, not 1"),
+        (["training.batch_size=9223372036854775808"], "training.batch_size is beyond 9,007,199,254,740,992"),
+        (["engine.workers=100000"], "engine.workers: input should be less than or equal to 1024, not 100000"),
     ],
 )
 def test_a_mistake_gets_one_sentence_with_the_fix(overrides: list[str], message: str) -> None:

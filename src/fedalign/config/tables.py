@@ -19,6 +19,8 @@ from fedalign.learning.settings import Training
 from fedalign.privacy.settings import Privacy
 from fedalign.registry import PLUGINS, Choice, EncoderChoice, Section, build, explain, option_names
 
+LARGEST = 2**53  # of whole numbers in a configuration
+
 
 class Config(Section):
     """Every setting that decides a run's result, and how the run is executed."""
@@ -64,6 +66,7 @@ def from_table(table: Mapping[str, Any], where: str = "configuration") -> Config
 
 def sections(table: Mapping[str, Any], where: str = "configuration") -> Config:
     """The same without the options of the chosen plugins, which are neither imported nor filled in."""
+    refuse_huge_numbers(table, where)
     merged = with_profile(with_plugin_names(with_new_names(table)))
     try:
         config = Config.model_validate(merged)
@@ -74,6 +77,15 @@ def sections(table: Mapping[str, Any], where: str = "configuration") -> Config:
             raise UserError(f"{where}: unknown key {'.'.join([*path, key])!r}{_near_key(path, key)}") from error
         raise UserError(f"{where}: {explain(error)}") from error
     return config
+
+
+def refuse_huge_numbers(table: Mapping[str, Any], where: str, path: str = "") -> None:
+    """Raises a UserError for a whole number that no counter or tensor holds; options differ in their own limits."""
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            refuse_huge_numbers(value, where, f"{path}{key}.")
+        elif isinstance(value, int) and abs(value) > LARGEST:
+            raise UserError(f"{where}: {path}{key} is beyond {LARGEST:,}; give a smaller number")
 
 
 def overlaid(config: Config, *layers: Mapping[str, Any]) -> Config:

@@ -48,7 +48,7 @@ class Local:
     stacked: clients of a round are trained together, one group per core; faster with small batches and small encoders,
     and the last digits of results differ."""
 
-    workers: Annotated[int, Field(ge=0)] = 0
+    workers: Annotated[int, Field(ge=0, le=1024)] = 0
     memory_mb: Annotated[int, Field(ge=1)] = 1024
     device: Device = "auto"
     stacked: bool = False
