@@ -59,9 +59,7 @@ class Flower:
         with ExitStack() as stack:
             here = stack.enter_context(local.Local(memory_mb=self.memory_mb).open(plan, states))
             grid = stack.enter_context(simulation(len(plan.federation.parties), self.cpus))
-            engine = FlowerEngine(plan, grid, here, self.timeout)
-            engine.cluster = alive_nodes(self.timeout)
-            yield engine
+            yield FlowerEngine(plan, grid, here, self.timeout)
 
 
 @contextmanager
@@ -125,13 +123,10 @@ def simulation(nodes: int, cpus: int) -> Iterator[Grid]:
             os.environ["PYTHONPATH"] = path
 
 
-def alive_nodes(wait: float = 0.0) -> set[str]:
-    """The nodes that Ray takes for alive, once it has started."""
+def alive_nodes() -> set[str]:
+    """The nodes that Ray takes for alive; none before it has started."""
     import ray
 
-    deadline = time.monotonic() + wait
-    while not ray.is_initialized() and time.monotonic() < deadline:
-        time.sleep(0.01)
     return {node["NodeID"] for node in ray.nodes() if node["Alive"]} if ray.is_initialized() else set()
 
 
@@ -144,7 +139,7 @@ class FlowerEngine:
         self.mark = experiment.data_fingerprint(plan.federation)
         self.on_visit = local_engine.on_visit
         self.nodes: list[int] = []
-        self.cluster: set[str] = set()  # Ray's nodes when it placed its workers
+        self.cluster: set[str] = set()  # Ray's nodes when it had placed its workers
 
     def train(self, server: Server, round_number: int, chosen: Sequence[int]) -> list[Reply]:
         from flwr.app import ConfigRecord, Message, RecordDict
@@ -176,6 +171,7 @@ class FlowerEngine:
     def _collect(self, sent: Mapping[str, int], chosen: Sequence[int]) -> list[Reply]:
         found: dict[int, Reply] = {}
         waiting = set(sent)
+        self.cluster = self.cluster or alive_nodes()
         looked = time.monotonic()
         deadline = looked + self.timeout
         while waiting and time.monotonic() < deadline:
