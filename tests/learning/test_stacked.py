@@ -11,7 +11,8 @@ import torch
 from fedalign.engines.local import Local
 from fedalign.errors import UserError
 from fedalign.learning.rounds import Plan, Reply
-from helpers.federations import plan
+from fedalign.runs import experiment
+from helpers.federations import plan, tiny
 
 TOLERANCE = 2e-6  # of weights that are smaller than 2; float32 has seven digits
 
@@ -98,6 +99,13 @@ def test_a_users_module_is_stacked_and_what_it_freezes_stays(tmp_path: Path, mon
 def test_what_cannot_be_stacked_is_refused_with_the_reason(changes: dict[str, Any], reason: str) -> None:
     with pytest.raises(UserError, match=reason):
         replies(prepared(**changes), True, 1)
+
+
+def test_a_refused_run_leaves_no_folder(tmp_path: Path) -> None:
+    config = tiny("fedprox", engine={"name": "local", "stacked": True})
+    with pytest.raises(UserError, match="FedProx changes the steps of a client"):
+        experiment.run(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_rows_of_different_length_are_refused() -> None:

@@ -61,8 +61,7 @@ class Local:
         # an encoder that draws from torch's global generator must not share it between threads: one client at a time
         # is trained, by as many cores as torch may use
         draws = any(map(may_draw, plan.models or (plan.model,)))
-        if self.stacked:
-            self.check_stacked(plan, device)
+        self.check(plan)
         workers, threads = (1, count) if draws and not self.stacked else (count, 1)
         with ClientStates.temporary(self.memory_mb) if states is None else nullcontext(states) as kept:
             before = torch.get_num_threads()
@@ -81,7 +80,11 @@ class Local:
         portable = all(bool(getattr(model.data_encoder, "portable", not model.keyed)) for model in models)
         return chosen(self.device, plan.config.encoder.name, portable)
 
-    def check_stacked(self, plan: Plan, device: torch.device) -> None:
+    def check(self, plan: Plan) -> None:
+        """Raises a UserError if the plan cannot be run like this."""
+        device = self.device_for(plan)
+        if not self.stacked:
+            return
         if device != CPU:
             raise UserError(f"engine.stacked runs on the CPU, not on {device}; set engine.device = 'cpu'")
         if plan.models:

@@ -150,8 +150,8 @@ def run(
     options = registry.build("engines", config.engine.name, config.engine.options)
     if opened is None:
         check_simulated(prepared, callbacks.on_warning)
-        if hasattr(options, "device_for"):
-            options.device_for(prepared)  # refuses a device that is not here
+        if hasattr(options, "check"):
+            options.check(prepared)  # such as whether the device is here
     if not resume:
         folder = RunFolder.create(out, config)
     with folder.lock(), running_out_named(LESS_MEMORY), ExitStack() as stack:
