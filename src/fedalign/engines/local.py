@@ -58,8 +58,7 @@ class Local:
         keep_freed_memory()
         count = self.workers or cores()
         device = self.device_for(plan)
-        # an encoder that draws from torch's global generator must not share it between threads: one client at a time
-        # is trained, by as many cores as torch may use
+        # torch's global generator cannot be shared: then one client at a time is trained, by all cores
         draws = any(map(may_draw, plan.models or (plan.model,)))
         self.check(plan)
         workers, threads = (1, count) if draws and not self.stacked else (count, 1)
@@ -83,15 +82,13 @@ class Local:
     def check(self, plan: Plan) -> None:
         """Raises a UserError if the plan cannot be run like this."""
         device = self.device_for(plan)
-        if not self.stacked:
-            return
-        if device != CPU:
+        if self.stacked and device != CPU:
             raise UserError(f"engine.stacked runs on the CPU, not on {device}; set engine.device = 'cpu'")
-        if plan.models:
+        if self.stacked and plan.models:
             raise UserError("encoders of the parties' own cannot be stacked; set engine.stacked = false")
-        if plan.algorithm.sampled_classes:
-            raise UserError("clients with algorithm.sampled_classes cannot be stacked; set engine.stacked = false")
-        require_stackable(plan.algorithm, plan.model, plan.config.training, plan.federation.inputs.shape.trial_rows())
+        if self.stacked:
+            trial = plan.federation.inputs.shape.trial_rows()
+            require_stackable(plan.algorithm, plan.model, plan.config.training, trial)
 
 
 def may_draw(model: DualEncoder) -> bool:

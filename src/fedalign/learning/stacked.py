@@ -58,6 +58,8 @@ def require_stackable(algorithm: Algorithm, model: DualEncoder, config: Training
     reason = ""
     if changed or algorithm.complement:
         reason = f"{type(algorithm).__name__} changes the steps of a client ({(changed or ['complement'])[0]})"
+    elif algorithm.sampled_classes:
+        reason = "algorithm.sampled_classes draws the classes of each client's batch"
     elif config.clip is not None:
         reason = "training.clip looks at one client's gradient at a time"
     elif not isinstance(trial, Tensor):
