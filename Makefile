@@ -7,7 +7,8 @@
 #                python -m http.server -b 127.0.0.1 -d site
 #   make sbom    sbom.json, a bill of materials (CycloneDX) of what is installed
 #   make fuzz    10,000 malformed files through every reader, and as many through the commands (FILES=...); make torture  kills, flips and full disks
-#   make test-lowest  the tests with the oldest allowed versions of what the package requires
+#   make test-lowest  the tests with the oldest allowed versions of what the package requires, each wheel compared with its digest;
+#                     TORCH=2.6.0 for the oldest torch too, which takes gigabytes on Linux
 #   make test-slow  the tests that take minutes: real Flower processes over TLS, killed and restarted, and the like
 #   make test-network  the same with Flower's own processes, a new one per message, which take ten times as long
 
@@ -16,6 +17,8 @@ VENV ?= .venv
 ROUNDS ?= 12
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
+LOWEST := $(VENV)-lowest/bin/python -m pip --disable-pip-version-check
+TORCH ?=
 
 FILES ?= 10000
 
@@ -34,9 +37,11 @@ test-slow: $(VENV)/installed-extras
 test-network: $(VENV)/installed-extras
 	$(BIN)/python -m pytest -m network -n 0
 
-test-lowest: pyproject.toml
+test-lowest: pyproject.toml tests/lowest.txt
 	test -x $(VENV)-lowest/bin/python || $(PYTHON) -m venv $(VENV)-lowest
-	$(VENV)-lowest/bin/python -m pip --disable-pip-version-check install -e '.[dev]' -c tests/lowest.txt
+	$(LOWEST) install --no-deps --require-hashes -r tests/lowest.txt
+	grep -oE '^[[:alnum:]-]+==[0-9.]+' tests/lowest.txt >$(VENV)-lowest/versions.txt
+	$(LOWEST) install -e '.[dev]' $(if $(TORCH),torch==$(TORCH)) -c $(VENV)-lowest/versions.txt
 	$(VENV)-lowest/bin/python -m pytest
 
 sbom: $(VENV)/installed-extras

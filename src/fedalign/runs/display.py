@@ -93,13 +93,15 @@ class Display:
         self.began = self.clock()
 
     def __enter__(self) -> Display:
-        self.progress.start()
+        if self.live:
+            self.progress.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.progress.stop()
+        if self.live:  # rich 13 ends a disabled display with an empty line
+            self.progress.stop()
 
     def callbacks(self) -> RunCallbacks:
         from fedalign.runs.experiment import RunCallbacks
