@@ -75,7 +75,8 @@ def main() -> None:
     parser.add_argument("preset", nargs="?")
     parser.add_argument("--algorithm", default="fedalign")
     parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--seeds", type=int, default=2, help="how many")
+    parser.add_argument("--first-seed", type=int, default=1)
     parser.add_argument("--hostile", type=float, nargs="+", default=[0.2, 0.33])
     parser.add_argument("--defences", nargs="+", default=["none", "clip", "auto"])
     parser.add_argument("--attacks", nargs="+", default=list(ATTACKS))
@@ -91,7 +92,7 @@ def main() -> None:
         for share in options.hostile:
             for defence in options.defences:
                 found = []
-                for seed in range(1, options.seeds + 1):
+                for seed in range(options.first_seed, options.first_seed + options.seeds):
                     plan = plan_of(options, seed, defence)
                     hostile = attackers_of(len(plan.federation.parties), share if name != "no attack" else 0.0)
                     found.append(measure(plan, ATTACKS[name], hostile))
