@@ -56,6 +56,22 @@ def test_the_package_gives_its_names_without_torch() -> None:
         fedalign.nonsense  # noqa: B018
 
 
+def test_training_on_arrays_imports_no_reader_of_files_and_no_compiler() -> None:
+    program = """
+import sys
+import numpy as np
+import fedalign
+names = np.array(["ant", "bee"] * 10)
+rows = np.eye(20) + np.tile(np.eye(2), (10, 10))
+parties = fedalign.Federation.from_arrays({"one": (rows, names), "two": (rows, names)}, test=(rows, names))
+model = fedalign.train(parties, "fedavg", 2, progress=False)
+assert list(model.predict(rows[:2])) == ["ant", "bee"]
+print([name for name in ("polars", "sympy", "torch._dynamo") if name in sys.modules])
+"""
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
+
+
 def test_files_give_what_the_command_line_reads() -> None:
     given = Federation.from_files(EXAMPLES / "clinics", **CLINICS)
     read = experiment.federation(config.load(str(EXAMPLES / "clinics" / "fedalign.toml")))

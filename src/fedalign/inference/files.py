@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-import polars as pl
 import torch
 from torch import Tensor
 
@@ -22,6 +21,7 @@ from fedalign.ingest import agree
 from fedalign.ingest.columns import Reading, Records, read
 from fedalign.ingest.formats import Table, open_table, printable
 from fedalign.ingest.formats.image_folder import IMAGE, LABEL
+from fedalign.ingest.formats.lazy_polars import pl
 from fedalign.learning import metrics
 from fedalign.learning.model import probabilities
 from fedalign.sparse_labels import rows_at_once

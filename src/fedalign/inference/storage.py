@@ -78,8 +78,7 @@ def read_model(folder: Path, trust_code: bool) -> tuple[ModelCard, DualEncoder]:
     except (ValueError, TypeError, RuntimeError) as error:
         reason = " ".join(str(error).split())[:200]
         raise UserError(f"{folder / CARD} is damaged ({reason}); {AGAIN}") from error
-    network = network.to_empty(device="cpu") if _on_meta(network) else network
-    return card, network.load(arrays)
+    return card, _allocated(network).load(arrays)
 
 
 def _with_absolute_path(card: ModelCard, folder: Path) -> ModelCard:
@@ -103,8 +102,12 @@ def _network(card: ModelCard, trust_code: bool) -> DualEncoder:
         return DualEncoder(encoder, head, card.task)
 
 
-def _on_meta(network: DualEncoder) -> bool:
-    return any(value.is_meta for value in network.parameters())
+def _allocated(network: DualEncoder) -> DualEncoder:
+    """The network with memory for its arrays. `Module.to_empty` would import sympy, which takes 0.3 s and 40 MB."""
+    if any(value.is_meta for value in network.parameters()):
+        empty = {name: torch.empty(value.shape, dtype=value.dtype) for name, value in network.state_dict().items()}
+        network.load_state_dict(empty, assign=True)
+    return network
 
 
 def _shapes(path: Path) -> dict[str, tuple[int, ...]]:

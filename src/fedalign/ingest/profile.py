@@ -8,11 +8,11 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
-import polars as pl
 
 from fedalign.errors import printable
 from fedalign.ingest.formats import MARKS, Batch, Ragged, Table
 from fedalign.ingest.formats.cells import Cells
+from fedalign.ingest.formats.lazy_polars import is_series, pl
 from fedalign.inputs import ColumnProfile, FileProfile, raw
 
 BATCHES = 4  # of a file that are read
@@ -96,9 +96,9 @@ def _filled(batch: Batch, column: str) -> int:
         return int((~raw.empty(cells)).sum())
     if isinstance(cells, np.ndarray):
         return len(cells)
-    if isinstance(cells, pl.Series) and cells.dtype == pl.String:
+    if is_series(cells) and cells.dtype == pl.String:
         return sum(text != "" for text in batch.text(column))
-    if isinstance(cells, pl.Series):
+    if is_series(cells):
         return len(cells) - cells.null_count()
     return sum(value is not None and value != "" for value in cells)
 
@@ -115,13 +115,13 @@ def _nested(batch: Batch, column: str) -> str:
     cells = batch.cells[column]
     if isinstance(cells, Ragged) or (isinstance(cells, np.ndarray) and cells.ndim > 1):
         return "array"
-    if isinstance(cells, pl.Series) and isinstance(cells.dtype, pl.List | pl.Array):
+    if is_series(cells) and isinstance(cells.dtype, pl.List | pl.Array):
         inner = cells.dtype.inner
         return "names" if inner == pl.String else "series"
     values: list[Any] = []
     if isinstance(cells, list):
         values = [value for value in cells if isinstance(value, list)]
-    elif isinstance(cells, pl.Series) and cells.dtype == pl.String:
+    elif is_series(cells) and cells.dtype == pl.String:
         first_texts = itertools.islice((text for text in cells.to_list() if text is not None), 20)
         return "series" if any(map(LIST.match, first_texts)) else ""
     first = next((value[0] for value in values if value), None)

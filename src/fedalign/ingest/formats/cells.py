@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
-import polars as pl
 
 from fedalign.errors import UserError, quoted
+from fedalign.ingest.formats.lazy_polars import is_series, pl
 from fedalign.ingest.formats.lists import LARGEST, Layout, recordings
 from fedalign.ingest.formats.problems import Problem, Report, refuse
 from fedalign.ingest.formats.short import ShortCells
@@ -23,7 +23,7 @@ from fedalign.inputs.raw import Ragged
 MARKS = {"true": "1", "false": "0", "t": "1", "f": "0", "yes": "1", "no": "0", "y": "1", "n": "0"}  # in any case
 FEW = 1000  # cells that Python converts faster than polars starts
 NUMBER = re.compile(r"-?\d{1,17}(\.\d{1,17})?", re.ASCII)
-Cells = pl.Series | list[Any] | np.ndarray | Ragged  # from CSV and Parquet, JSON lines, NPZ
+Cells: TypeAlias = "pl.Series | list[Any] | np.ndarray | Ragged"  # from CSV and Parquet, JSON lines, NPZ
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Batch:
             short = ["" if cell is None else cell.strip() for cell in self.cells.texts[column]]
             return ["" if text in self.missing else text for text in short] if self.missing else short
         cells = self.cells[column]
-        if isinstance(cells, pl.Series):
+        if is_series(cells):
             found = self._series_text(cells, column)
         elif isinstance(cells, np.ndarray) and cells.ndim == 1:
             found = [as_text(value) for value in cells.tolist()]
@@ -91,12 +91,12 @@ class Batch:
             values = cells.astype(np.float64)
         elif isinstance(cells, np.ndarray) and cells.ndim == 1:
             values = self._cast(pl.Series(self.text(column), dtype=pl.String), column)
-        elif isinstance(cells, pl.Series) and (cells.dtype.is_numeric() or cells.dtype == pl.Boolean):
+        elif is_series(cells) and (cells.dtype.is_numeric() or cells.dtype == pl.Boolean):
             values = cells.cast(pl.Float64).to_numpy()
-        elif isinstance(cells, pl.Series) and cells.dtype in (pl.String, pl.Categorical, pl.Enum, pl.Null):
+        elif is_series(cells) and cells.dtype in (pl.String, pl.Categorical, pl.Enum, pl.Null):
             values = self._cast(cells.cast(pl.String), column)
         else:
-            what = _kind(cells.dtype) if isinstance(cells, pl.Series) else "arrays"
+            what = _kind(cells.dtype) if is_series(cells) else "arrays"
             self.problem(None, column, f"holds {what}, not numbers; write one number per row or leave the column out")
             return np.full(len(self), np.nan)
         large = np.abs(values) > LARGEST
@@ -152,9 +152,9 @@ class Batch:
     def numeric(self, column: str) -> bool | None:
         """Whether the column holds numbers; None if it is empty. Codes with a leading zero are no numbers."""
         cells = self.cells[column]
-        if isinstance(cells, pl.Series) and cells.dtype == pl.String:
+        if is_series(cells) and cells.dtype == pl.String:
             return self._numeric_texts[column]
-        if isinstance(cells, pl.Series):
+        if is_series(cells):
             return None if cells.null_count() == len(cells) else cells.dtype.is_numeric() or cells.dtype == pl.Boolean
         if isinstance(cells, list):
             there = [value for value in cells if value is not None]
@@ -164,7 +164,7 @@ class Batch:
     @cached_property
     def _numeric_texts(self) -> dict[str, bool | None]:
         """`numeric` of all columns of text, in one query: there may be thousands of columns with few rows."""
-        texts = {n: c for n, c in self.cells.items() if isinstance(c, pl.Series) and c.dtype == pl.String}
+        texts = {n: c for n, c in self.cells.items() if is_series(c) and c.dtype == pl.String}
         frame = pl.DataFrame([cells.alias(f"{i}") for i, cells in enumerate(texts.values())])
         cell = pl.all().str.strip_chars().replace(dict.fromkeys(["", *sorted(self.missing)]))
         filled = frame.select(cell)
@@ -176,7 +176,7 @@ class Batch:
     def marks(self, column: str) -> tuple[np.ndarray, np.ndarray]:
         """(n,) yes and (n,) known of a column of 1, 0 (or words for them) and empty cells."""
         cells = self.cells[column]
-        if isinstance(cells, pl.Series) and (cells.dtype.is_numeric() or cells.dtype == pl.Boolean):
+        if is_series(cells) and (cells.dtype.is_numeric() or cells.dtype == pl.Boolean):
             values = cells.cast(pl.Float64).to_numpy()
         elif isinstance(cells, np.ndarray) and cells.ndim == 1 and cells.dtype.kind in "biuf":
             values = cells.astype(np.float64)
@@ -196,7 +196,7 @@ class Batch:
     def names(self, column: str, separator: str) -> list[list[str] | None]:
         """One list of names per cell; None for an empty cell, which is not the same as an empty list."""
         cells = self.cells[column]
-        if isinstance(cells, pl.Series) and isinstance(cells.dtype, pl.List | pl.Array):
+        if is_series(cells) and isinstance(cells.dtype, pl.List | pl.Array):
             cells = cells.to_list()
         if isinstance(cells, list):
             whole: list[list[str] | None] = []

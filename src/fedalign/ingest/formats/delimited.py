@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import IO
 
 import numpy as np
-import polars as pl
 
 from fedalign.errors import UserError
 from fedalign.ingest.formats.cells import Cells
+from fedalign.ingest.formats.lazy_polars import pl
 from fedalign.ingest.formats.problems import Problem, Report
 from fedalign.ingest.formats.short import ShortCells
 from fedalign.ingest.formats.table import (

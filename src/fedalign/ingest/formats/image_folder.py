@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
-import polars as pl
 
 from fedalign.errors import UserError, printable
 from fedalign.ingest.formats.cells import Cells
+from fedalign.ingest.formats.lazy_polars import pl
 from fedalign.ingest.formats.problems import Report
 from fedalign.ingest.formats.table import ROWS, Piece, Table
 from fedalign.inputs.pixels import ENDINGS

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import polars as pl
 
 from fedalign.errors import quoted
+from fedalign.ingest.formats.lazy_polars import is_series, pl
 from fedalign.inputs.raw import Ragged
 
 if TYPE_CHECKING:
@@ -27,10 +27,10 @@ def recordings(batch: Batch, column: str, layout: Layout) -> Ragged:
     elif isinstance(cells, np.ndarray):
         found = _from_array(batch, cells, column, layout)
     else:
-        if isinstance(cells, pl.Series) and cells.dtype == pl.String:
+        if is_series(cells) and cells.dtype == pl.String:
             cells = [_json(batch, row, column, text) for row, text in enumerate(batch.text(column))]
-        fast = _from_lists(cells) if isinstance(cells, pl.Series) and layout == "ntc" else None
-        found = fast or _from_rows(batch, cells.to_list() if isinstance(cells, pl.Series) else cells, column, layout)
+        fast = _from_lists(cells) if is_series(cells) and layout == "ntc" else None
+        found = fast or _from_rows(batch, cells.to_list() if is_series(cells) else cells, column, layout)
     large = np.abs(found.values) > LARGEST
     if large.any():
         rows = np.repeat(np.arange(len(found)), found.lengths)[large.any(1)]

@@ -10,9 +10,9 @@ from datetime import date
 from pathlib import Path
 
 import numpy as np
-import polars as pl
 
 from fedalign.errors import parsing
+from fedalign.ingest.formats.lazy_polars import pl
 from fedalign.ingest.formats.problems import Report
 from fedalign.ingest.formats.table import BYTES, ROWS, Piece, Table, check_claim, check_columns
 

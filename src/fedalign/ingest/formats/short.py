@@ -6,12 +6,13 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
-import polars as pl
+
+from fedalign.ingest.formats.lazy_polars import pl
 
 NUMBERS = re.compile(r"(?:-?\d{1,17}(?:\.\d{1,17})?\n)*", re.ASCII)
 
 
-class ShortCells(Mapping[str, pl.Series]):
+class ShortCells(Mapping[str, "pl.Series"]):
     """Columns of text by name. A series is made when somebody asks for one."""
 
     def __init__(self, texts: Mapping[str, list[str | None]]) -> None:
