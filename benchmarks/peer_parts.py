@@ -31,7 +31,7 @@ def parts(rounds: int, stacked: bool) -> dict[str, float]:
     from common import BATCH, CHOSEN, RATE, client_rows, rows
 
     import fedalign
-    from fedalign.engines import local
+    from fedalign.engines import _stacked, local
     from fedalign.learning import rounds as learning
     from fedalign.runs import folder
 
@@ -49,7 +49,7 @@ def parts(rounds: int, stacked: bool) -> dict[str, float]:
 
         setattr(owner, name, measured)
 
-    timed(local.StackedEngine if stacked else local.LocalEngine, "train", "training")
+    timed(_stacked.StackedEngine if stacked else local.LocalEngine, "train", "training")
     timed(local.LocalEngine, "score", "scoring")
     timed(learning, "accept_replies", "checks of replies")
     timed(learning, "clipped", "limits of changes")

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from fedalign.engines._stacked import StackedEngine
 from fedalign.engines.local import Local
 from fedalign.errors import UserError
 from fedalign.learning.rounds import Plan, Reply
@@ -85,6 +86,45 @@ def test_a_users_module_is_stacked_and_what_it_freezes_stays(tmp_path: Path, mon
             assert float((value - other.update.weights[name]).abs().max()) < TOLERANCE, name
     with pytest.raises(UserError, match=r"torch cannot stack Small: .*; set engine.stacked = false"):
         replies(prepared(encoder={"name": "small:Small", "dropout": 0.5}), True, 1)
+
+
+PERCEPTRON = """
+from torch import nn
+
+class Plain(nn.Module):
+    def __init__(self, shape):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(shape.size[0], 12), nn.ReLU(), nn.Linear(12, 8), nn.ReLU())
+
+    def forward(self, x):
+        return self.layers(x)
+"""
+
+
+@pytest.mark.parametrize("task", ["single", "multi"])
+@pytest.mark.parametrize("training", [{"label_lr": 0.1}, {"keep_optimizer": True}, {"momentum": 0.9}], ids=str)
+def test_a_perceptron_ends_where_autograd_does(
+    task: str, training: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "perceptrons.py").write_text(PERCEPTRON)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    data = prepared(task, {"name": "perceptrons:Plain"}, **training)
+    alone, together = replies(data, False, 1), replies(data, True, 2)
+    for one, other in zip(alone, together, strict=True):
+        assert one.update is not None
+        assert other.update is not None
+        assert (one.client, one.kept, one.notes) == (other.client, other.kept, other.notes)
+        assert one.update.num_examples == other.update.num_examples
+        for name, value in one.update.weights.items():
+            assert not torch.equal(value, data.model.arrays()[name]), "it must have been trained"
+            assert float((value - other.update.weights[name]).abs().max()) < TOLERANCE, name
+    with Local(stacked=True).open(data) as fast, Local().open(data) as usual:
+        assert isinstance(fast, StackedEngine)
+        assert fast.layers
+        assert (fast.group == 1) == ("momentum" not in training), "plain SGD takes the steps written by hand"
+        weights = together[0].update.weights if together[0].update else {}
+        assert fast.score(weights) is not None
+        assert torch.equal(fast.score(weights), usual.score(weights))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

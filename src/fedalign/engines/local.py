@@ -28,15 +28,13 @@ from fedalign.learning.local_training import ModelPair, TrainingCallback, train_
 from fedalign.learning.model import DualEncoder
 from fedalign.learning.rounds import Plan, Reply
 from fedalign.learning.scoring import CHUNK, Job, jobs_of, steps_of
-from fedalign.learning.stacked import Member, require_stackable, train_stack
-from fedalign.randomness import KeyedRandom
+from fedalign.learning.stacked import require_stackable
 from fedalign.sparse_labels import rows_at_once
 from fedalign.system.allocation import keep_freed_memory
 from fedalign.system.cores import cores
 from fedalign.system.device import CPU, Device, chosen
-from fedalign.types import Arrays, Examples, Party, Sequences, Server, Truth, size_of
+from fedalign.types import Arrays, Examples, Party, Rows, Sequences, Server, Truth, size_of
 
-STACK = 16  # clients trained together at most
 QUEUED = 8  # jobs of scoring that wait for each thread
 Counter = Callable[[Tensor, Examples], Tensor]  # from logits
 
@@ -65,7 +63,7 @@ class Local:
         with ClientStates.temporary(self.memory_mb) if states is None else nullcontext(states) as kept:
             before = torch.get_num_threads()
             pool = ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(threads,))
-            engine = (StackedEngine if self.stacked else engine_class(plan))(plan, pool, workers, kept, device)
+            engine = engine_class(plan, self.stacked)(plan, pool, workers, kept, device)
             try:
                 yield engine
             finally:
@@ -96,7 +94,11 @@ def may_draw(model: DualEncoder) -> bool:
     return not model.keyed and bool(getattr(model.data_encoder, "draws", True))
 
 
-def engine_class(plan: Plan) -> type[LocalEngine]:
+def engine_class(plan: Plan, stacked: bool) -> type[LocalEngine]:
+    if stacked:
+        from fedalign.engines._stacked import StackedEngine
+
+        return StackedEngine
     if not plan.models:
         return LocalEngine
     from fedalign.engines._own_encoders import OwnEncodersEngine
@@ -113,6 +115,8 @@ def work_of(data: Examples, plan: Plan) -> tuple[int, int]:
 
 class LocalEngine:
     """Trains and scores the clients of a plan."""
+
+    chunk = CHUNK  # rows that are scored at once
 
     def __init__(
         self, plan: Plan, pool: ThreadPoolExecutor, workers: int, states: ClientStates, device: torch.device = CPU
@@ -203,7 +207,7 @@ class LocalEngine:
         shape = ((grid,) if grid else ()) + (len(self.plan.federation.label_names), 4)
         total = torch.zeros(shape, dtype=torch.int64)
         running: deque[Future[Tensor]] = deque()
-        for job in jobs_of(parts, min(CHUNK, rows_at_once(shape[-2]))):
+        for job in jobs_of(parts, min(self.chunk, rows_at_once(shape[-2]))):
             if len(running) > QUEUED * self.workers:  # their rows are in memory
                 total += running.popleft().result()
             running.append(self.pool.submit(self._count, weights, loaded, job, counter))
@@ -221,47 +225,15 @@ class LocalEngine:
             for part, rows in job:
                 batch = part.take(rows)
                 with torch.no_grad():
-                    found.append(counter(models.start(batch.x), batch))
+                    found.append(counter(self.logits(models.start, batch.x), batch))
         finally:
             self._models.put(models)
         return sum(found[1:], start=found[0])
 
-
-class StackedEngine(LocalEngine):
-    """Trains the clients of a round in groups, one group per thread."""
-
-    def train(self, server: Server, round_number: int, chosen: Sequence[int]) -> list[Reply]:
-        self.pending.clear()
-        parties = self.plan.federation.parties
-        order = sorted(chosen, key=lambda m: -len(parties[m].train))
-        groups = max(self.workers, -(-len(order) // STACK))
-        running = [
-            self.pool.submit(self._train_group, server, round_number, order[part::groups])
-            for part in range(min(groups, len(order)))
-        ]
-        found = {reply.client: reply for group in running for reply in group.result()}
-        return [found[m] for m in chosen]
-
-    def _train_group(self, server: Server, round_number: int, clients: Sequence[int]) -> list[Reply]:
-        plan = self.plan
-        members, notes = [], []
-        for client in clients:
-            party = plan.federation.parties[client]
-            callback = SimulationCallback(party, self.stopping)
-            noise = KeyedRandom(plan.config.seed, round_number, client)
-            members.append(Member(client, party.train, self.states.get(client), noise, callback))
-            notes.append(callback)
-        models = self._models.get()
-        try:
-            train_stack(plan.algorithm, models, server, members, plan.config.training)
-        finally:
-            self._models.put(models)
-        replies = []
-        for member, callback in zip(members, notes, strict=True):
-            self.pending[member.client] = member.kept
-            self.on_visit(member.client)
-            replies.append(Reply(member.client, member.update, kept=size_of(member.kept), notes=callback.notes))
-        return replies
+    def logits(self, model: DualEncoder, x: Rows) -> Tensor:
+        """(n, C) of rows that are scored."""
+        found: Tensor = model(x)
+        return found
 
 
 class SimulationCallback(TrainingCallback):

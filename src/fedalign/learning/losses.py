@@ -29,6 +29,19 @@ def multi_label(logits: Tensor, batch: Examples) -> Tensor:
 task_loss = {"single": single_label, "multi": multi_label}
 
 
+def _single_label_gradient(logits: Tensor, y: Tensor, share: Tensor) -> Tensor:
+    wanted = y * share
+    return torch.softmax(logits, -1).mul_(wanted.sum(-1, keepdim=True)).sub_(wanted)
+
+
+def _multi_label_gradient(logits: Tensor, y: Tensor, share: Tensor) -> Tensor:
+    return torch.sigmoid(logits).sub_(y).mul_(share).div_(logits.shape[-1])
+
+
+# (n, C): the gradient of `task_loss` by the logits of a batch of one row drawn, whose entries count as `share` says
+logit_gradient = {"single": _single_label_gradient, "multi": _multi_label_gradient}
+
+
 def rows_with_loss(data: Examples, task: Task) -> Tensor:
     """(n,) True on rows to which the task loss gives a gradient; the others need not be run."""
     if task == "single":

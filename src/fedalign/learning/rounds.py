@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from operator import is_
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from fedalign.errors import UserError
 from fedalign.learning import metrics
-from fedalign.learning.aggregation import clipped, defended, with_limits
+from fedalign.learning.aggregation import changes_of, clipped, defended, with_limits
 from fedalign.learning.algorithm import Algorithm
 from fedalign.learning.model import DualEncoder
 from fedalign.learning.replies import Reason, Rejection, in_full, reject_reason
@@ -143,14 +144,18 @@ def rounds(plan: Plan, engine: Engine, server: Server, done: int = 0) -> Iterato
 def aggregated(plan: Plan, server: Server, replies: Sequence[tuple[Reply, Update]]) -> tuple[Server, Mapping[int, str]]:
     """The server after a round, and whom the defence or the method distrusts."""
     algorithm, before = plan.algorithm, server
-    updates = [replace(update, client=reply.client) for reply, update in replies]
-    trained = any(update.weights for update in updates)
-    if algorithm.clip_updates and trained:
-        updates = clipped(server, updates, algorithm.clip_updates)
-    guarded = defended(server, updates, algorithm.robust)
+    received = updates = [replace(update, client=reply.client) for reply, update in replies]
+    limited = bool(algorithm.clip_updates) and any(update.weights for update in updates)
+    with one_thread():  # the bits of a norm would depend on the number of threads
+        measured = changes_of(server, updates) if limited else None
+        if limited:
+            updates = clipped(server, updates, algorithm.clip_updates, measured)
+        guarded = defended(server, updates, algorithm.robust)
     server = algorithm.server_step(plan.model, server, guarded.updates)
-    if algorithm.clip_updates and trained:
-        server = with_limits(server, before, guarded.updates)
+    if limited:
+        unchanged = len(guarded.updates) == len(received) and all(map(is_, guarded.updates, received))
+        with one_thread():
+            server = with_limits(server, before, guarded.updates, measured if unchanged else None)
     server = replace(server, state={**server.state, **guarded.state})
     return server, guarded.suspected | algorithm.suspects(server, plan.federation.label_names)
 

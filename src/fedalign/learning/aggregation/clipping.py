@@ -42,17 +42,17 @@ def changes_of(server: Server, updates: Sequence[Update]) -> Changes:
     return Changes(returned, torch.stack(norms), torch.stack(extra), classes, owned)
 
 
-def clipped(server: Server, updates: Sequence[Update], times: float) -> list[Update]:
+def clipped(server: Server, updates: Sequence[Update], times: float, measured: Changes | None = None) -> list[Update]:
     """The updates with each change limited to `times` the norm of the median change. The shared weights together, each
     class vector, and the extra arrays are limited separately. This bounds how far one client can move a mean.
 
     The median is that of this round and of the rounds before it (`with_limits`), so that it cannot be set by the few
     clients of one round. A class may be annotated by a single client, so the change of its vector is compared with
-    those of all classes.
+    those of all classes. An update that is not limited is the same object. `measured` are the changes, if known.
     """
     if not updates:
         return []
-    found = changes_of(server, updates)
+    found = measured or changes_of(server, updates)
     known = limits_of(server)
     shrink = (
         shrinkage(found.shared, found.shared, times, known[0]),
@@ -61,6 +61,9 @@ def clipped(server: Server, updates: Sequence[Update], times: float) -> list[Upd
     )
     result = []
     for update, by, by_extra, by_class in zip(updates, *shrink, strict=True):
+        if bool(by >= 1) and bool(by_extra >= 1) and bool((by_class >= 1).all()):
+            result.append(update)
+            continue
         weights, extra = dict(update.weights), update.extra
         for name in found.names:
             before, after = server.weights[name], update.weights[name]
@@ -80,11 +83,12 @@ def limits_of(server: Server) -> tuple[Tensor, Tensor, Tensor]:
     return shared, extra, classes
 
 
-def with_limits(server: Server, before: Server, updates: Sequence[Update]) -> Server:
-    """The server's next state with the median changes of this round, of `updates` after clipping."""
+def with_limits(server: Server, before: Server, updates: Sequence[Update], measured: Changes | None = None) -> Server:
+    """The server's next state with the median changes of this round, of `updates` after clipping. `measured` are their
+    changes, if known."""
     if not updates:
         return server
-    found = changes_of(before, updates)
+    found = measured or changes_of(before, updates)
     groups = (found.shared, found.extra, found.classes[found.owned])
     state = dict(server.state)
     for key, known, norms in zip(KEYS, limits_of(before), groups, strict=True):
