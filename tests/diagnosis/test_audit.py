@@ -84,3 +84,18 @@ def test_the_command_stores_figures_in_the_run(tmp_path: Path, capsys: pytest.Ca
     assert sentence in (tmp_path / "page.html").read_text(encoding="utf-8")
     assert fedalign("export", run, "--out", tmp_path / "model") == 0
     assert sentence in (tmp_path / "model" / "README.md").read_text(encoding="utf-8")
+
+
+def test_a_run_whose_configuration_was_changed_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As benchmarks/fuzz_commands.py did: the shortened `max_length` made a smaller table of positions."""
+    run, changes = tmp_path / "run", {"encoder.name": "mlp", "encoder.hidden": 6, "encoder.dim": 4, "rounds": 1}
+    sets = [word for name, value in changes.items() for word in ("--set", f"{name}={value}")]
+    assert fedalign("run", "synthetic", "--out", run, "--no-report", "--set", "dataset.kind=features", *sets) == 0
+    settings = (run / "config.toml").read_text()
+    for change in (("hidden = 6", "hidden = 7"), ("seed = ", "seed = 1")):
+        (run / "config.toml").write_text(settings.replace(*change))
+        capsys.readouterr()
+        assert fedalign("audit", run, "--shadows", "4") == 2
+        sentence = f"error: the rows or the config.toml of {run} are not those of the run; restore them"
+        assert sentence in " ".join(capsys.readouterr().err.split())
+        assert not (run / "audit.json").exists()

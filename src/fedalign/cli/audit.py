@@ -38,14 +38,17 @@ def command(
     if settings.engine.name != "local" and not stored:
         raise UserError("audit reads all rows on one machine; set engine.name to 'local'")
     plan = experiment.plan(settings)
-    weights = None
+    final = None
     if stored:
-        if not RunFolder.existing(folder).finished:
+        existing = RunFolder.existing(folder)
+        if not existing.finished:
             raise UserError(f"the run in {folder} is not finished; resume it first")
         from fedalign.inference.model import Model
 
-        weights = Model.load(folder).network.arrays()
-    found = audit.audit(plan, weights, shadows, lambda message: screen.print(f"  {escape(message)}"))
+        final = Model.load(folder).network
+        if existing.fingerprint not in (None, experiment.fingerprint(plan)):
+            raise UserError(f"the rows or the config.toml of {folder} are not those of the run; restore them")
+    found = audit.audit(plan, final, shadows, lambda message: screen.print(f"  {escape(message)}"))
     if stored:
         write_atomically(folder / audit.FILE, json.dumps(found, indent=1))
     answer(found)

@@ -24,6 +24,7 @@ from fedalign.learning.analytic.private import PrivateAnalytic
 from fedalign.learning.analytic.private_sums import noisy_sums
 from fedalign.learning.analytic.secure import SecureAnalytic
 from fedalign.learning.local_training import ModelPair, train_client
+from fedalign.learning.model import DualEncoder
 from fedalign.learning.rounds import Plan, rounds
 from fedalign.privacy.attacks import (
     confidence,
@@ -49,9 +50,9 @@ Say = Callable[[str], None]
 
 
 def audit(
-    plan: Plan, weights: Arrays | None, shadows: int = SHADOWS, say: Say = lambda message: None
+    plan: Plan, final: DualEncoder | None, shadows: int = SHADOWS, say: Say = lambda message: None
 ) -> dict[str, Any]:
-    """All attacks. `weights`: of the run's final model, if it is there."""
+    """All attacks. `final`: the run's final model, if it is there."""
     plan = without_ledgers(plan)
     found: dict[str, Any] = {
         "format": FORMAT,
@@ -59,9 +60,9 @@ def audit(
         "parties": len(plan.federation.parties),
     }
     found["rows"] = sum(len(party.train) for party in plan.federation.parties)
-    if weights is not None and plan.federation.test is not None:
+    if final is not None and plan.federation.test is not None:
         say("membership: the final model on training and test rows")
-        found["final_model"] = final_model(plan, weights)
+        found["final_model"] = final_model(plan, final)
     say(f"membership: {shadows} models of random halves of the rows")
     found["membership"] = membership(plan, shadows)
     say("labels and rows from one party's first message")
@@ -90,12 +91,12 @@ def unmasked(algorithm: Algorithm) -> Algorithm:
 # --- who was in the training rows? ------------------------------------------------------------------------------------
 
 
-def final_model(plan: Plan, weights: Arrays) -> dict[str, Any]:
+def final_model(plan: Plan, final: DualEncoder) -> dict[str, Any]:
     """Whether the final model is surer of training rows than of test rows."""
     test = plan.federation.test
     assert test is not None
-    inside = np.concatenate([scores_of(plan, weights, _labelled(party.train)) for party in plan.federation.parties])
-    return separation(inside, scores_of(plan, weights, test)).table() | {"members": len(inside), "others": len(test)}
+    inside = np.concatenate([scores_of(plan, final, _labelled(party.train)) for party in plan.federation.parties])
+    return separation(inside, scores_of(plan, final, test)).table() | {"members": len(inside), "others": len(test)}
 
 
 def membership(plan: Plan, shadows: int) -> dict[str, Any]:
@@ -110,8 +111,8 @@ def membership(plan: Plan, shadows: int) -> dict[str, Any]:
             replace(party, train=part.take(torch.from_numpy(np.flatnonzero(mask))), truth=None)
             for party, part, mask in zip(parties, rows, masks, strict=True)
         ]
-        weights = trained(plan, halves, number)
-        scores.append(np.concatenate([scores_of(plan, weights, part) for part in rows]))
+        model = trained(plan, halves, number)
+        scores.append(np.concatenate([scores_of(plan, model, part) for part in rows]))
         inside.append(np.concatenate(masks))
     members, others = likelihood_ratios(np.stack(scores), np.stack(inside))
     return separation(members, others).table() | {"shadow_models": shadows, "rows": len(inside[0])}
@@ -122,8 +123,8 @@ def _labelled(part: Examples) -> Examples:
     return part.take(((part.y > 0) & part.known).any(1).nonzero().flatten())
 
 
-def trained(plan: Plan, parties: list[Party], number: int) -> Arrays:
-    """The weights of a model trained on these parties' rows."""
+def trained(plan: Plan, parties: list[Party], number: int) -> DualEncoder:
+    """A model trained on these parties' rows."""
     federation = replace(plan.federation, parties=parties, test=None)
     config = plan.config.model_copy(update={"seed": plan.config.seed + number})
     algorithm = unmasked(plan.algorithm)
@@ -134,11 +135,11 @@ def trained(plan: Plan, parties: list[Party], number: int) -> Arrays:
     with Local().open(smaller) as engine:
         for now in rounds(smaller, engine, server):
             server = now.server
-    return server.weights
+    return plan.model.clone().load(server.weights)
 
 
-def scores_of(plan: Plan, weights: Arrays, rows: Examples) -> np.ndarray:
-    logits = scoring.logits(plan.model.clone().load(weights), rows.x).numpy().astype(np.float64)
+def scores_of(plan: Plan, model: DualEncoder, rows: Examples) -> np.ndarray:
+    logits = scoring.logits(model, rows.x).numpy().astype(np.float64)
     return confidence(logits, rows.y.numpy(), rows.known.numpy(), plan.federation.task == "single")
 
 

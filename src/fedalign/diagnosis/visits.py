@@ -12,6 +12,7 @@ import torch
 from fedalign.errors import UserError
 from fedalign.learning.client_state import ClientStates
 from fedalign.learning.local_training import ModelPair, TrainingCallback, train_client
+from fedalign.learning.model import same_shapes
 from fedalign.learning.rounds import Plan
 from fedalign.report.facts import DATA_CHANGED, load_weights
 from fedalign.report.load import StoredRun
@@ -49,7 +50,7 @@ def state_of(run: StoredRun, plan: Plan) -> RunState:
             clients.paths[int(client)], clients.digests[int(client)] = file, digest
         return RunState(saved.round, replace(start, weights=saved.weights, extra=saved.extra), clients)
     number, weights = load_weights(run)
-    if weights.keys() != start.weights.keys():
+    if not same_shapes(weights, start.weights):
         raise UserError(f"the weights in {run.folder} do not fit its configuration; restore the config.toml of the run")
     reason = "the checkpoint is missing" if saved is None else DATA_CHANGED
     return RunState(

@@ -159,6 +159,11 @@ class DualEncoder(nn.Module):
         return copy.deepcopy(self)
 
 
+def same_shapes(one: Arrays, other: Arrays) -> bool:
+    """Whether these are weights of the same network."""
+    return {name: value.shape for name, value in one.items()} == {name: value.shape for name, value in other.items()}
+
+
 def probabilities(logits: Tensor, task: Task) -> Tensor:
     """(n, C), over all classes together or of each by itself."""
     return torch.softmax(logits, 1) if task == "single" else torch.sigmoid(logits)
