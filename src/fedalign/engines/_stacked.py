@@ -29,7 +29,7 @@ class StackedEngine(LocalEngine):
         self, plan: Plan, pool: ThreadPoolExecutor, workers: int, states: ClientStates, device: torch.device = CPU
     ) -> None:
         super().__init__(plan, pool, workers, states, device)
-        self.layers = perceptron.layers_of(plan.model)
+        self.layers = perceptron.layers_of(plan.model.clone())  # tracing may leave marks in a module of one's own
         if self.layers:
             self.chunk = WIDE
         self.group = 1 if self.layers and plain_rates(plan.model.arrays(), plan.config.training) else STACK
