@@ -81,6 +81,15 @@ def print_found(found: dict[str, Any]) -> None:
     rows = [one["reconstructed_rows"] for one in messages if "reconstructed_rows" in one]
     if rows:
         table.add_row("rows reconstructed from class sums", str(sum(rows)), "0")
+    texts = [one for one in messages if one.get("words")]
+    if texts:
+        shown = sum(one["right"] / one["words"] for one in texts) / len(texts)
+        table.add_row("words of a party's texts that its update shows, mean", f"{shown:.0%}", "")
+    if "gradient" in found:
+        one = found["gradient"]
+        for key, title in (("one_step", "one step"), ("visit", f"a visit of {one['epochs']} epochs")):
+            most = max(one[key]["exact"], one[key]["found"])
+            table.add_row(f"rows found from {title}, of {one['rows']}", str(most), str(one["chance"]))
     if "canary" in found:
         one, claimed = found["canary"], f"claimed {found['canary']['claimed_epsilon']:g}"
         table.add_row("canary: epsilon is at least", f"{one['epsilon_at_least']:.3f}", claimed)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from fedalign.diagnosis import inversion
 from fedalign.engines.local import Local
 from fedalign.learning import scoring
 from fedalign.learning.algorithm import Algorithm
@@ -67,6 +68,12 @@ def audit(
     found["membership"] = membership(plan, shadows)
     say("labels and rows from one party's first message")
     found["first_message"] = [first_message(plan, m) for m in range(len(plan.federation.parties))]
+    if not plan.algorithm.fixed_features and not isinstance(plan.algorithm, SecureAnalytic):
+        say("rows from the gradient of a few of them")
+        parties = range(len(plan.federation.parties))
+        inverted = next((one for one in (inversion.rows(plan, m) for m in parties) if one is not None), None)
+        if inverted is not None:
+            found["gradient"] = inverted
     noisy = protection.noisy(plan.algorithm)
     if noisy is not None:
         say("canaries against the claimed epsilon")
@@ -168,7 +175,7 @@ def first_message(plan: Plan, client: int) -> dict[str, Any]:
         found["label_counts_correlation"] = round(abs(_correlation(guessed[own], counts[own])), 4)
     if "class_sums" in update.extra:
         found["reconstructed_rows"] = reconstructed(plan, party.train, update.extra)
-    return found
+    return found | (inversion.words(plan, client, update.weights) or {})
 
 
 def _message(plan: Plan, client: int) -> Update:

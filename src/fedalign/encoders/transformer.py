@@ -50,6 +50,7 @@ class TransformerEncoder(nn.Module):
 
     keyed = True  # all randomness comes from the given generator
     portable = True  # to other devices, where the arithmetic is that of encoders/_plain.py
+    plain = False  # that arithmetic on the CPU too, because it can be differentiated twice
 
     def __init__(self, options: Transformer, shape: Shape, generator: torch.Generator) -> None:
         super().__init__()
@@ -90,7 +91,7 @@ class TransformerEncoder(nn.Module):
     def forward(self, x: Rows, noise: KeyedRandom | None = None) -> Tensor:
         assert isinstance(x, Sequences)
         self._check_length(x)
-        if x.values.device.type != "cpu":
+        if x.values.device.type != "cpu" or self.plain:
             return _plain.encode(self, x, sinusoids(self.options.max_length, self.dim), noise)
         x = x.truncated(self.options.max_length)
         lengths, order = x.lengths.sort(stable=True)
