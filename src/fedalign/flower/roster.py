@@ -110,13 +110,15 @@ class StoredRoster:
                     "version of fedalign that wrote it"
                 )
             agreed, parties = Agreement.model_validate(table["agreed"]), tuple(map(str, table["parties"]))
+            key = table.get("run")
+            if key is None:
+                config = (folder / "config.toml").read_text(encoding="utf-8")
+                key = hashlib.sha256((config + agreed.model_dump_json()).encode()).hexdigest()
+            if not isinstance(key, str):
+                raise TypeError(key)
+            return cls(agreed, parties, key, "run" not in table, dict(table.get("classes", {})))
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise UserError(f"{path} is damaged; restore it from a copy, or start a new run") from error
-        key = table.get("run")
-        if key is None:
-            config = (folder / "config.toml").read_text(encoding="utf-8")
-            key = hashlib.sha256((config + agreed.model_dump_json()).encode()).hexdigest()
-        return cls(agreed, parties, key, "run" not in table, dict(table.get("classes", {})))
 
 
 def look_alikes(near: Sequence[Near], offers: Sequence[Offer], approved: Sequence[str]) -> Iterator[Near]:
