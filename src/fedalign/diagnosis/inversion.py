@@ -28,6 +28,7 @@ from fedalign.types import Arrays, Examples, Rows, Sequences
 
 ROWS = 16  # in the gradient that is attacked
 STEPS, RATE = 1000, 0.05  # of the second attack
+FEWEST, WORK = 100, 10**11  # steps where a step is much work, in weights times rows (or time steps)
 SAME, ALIKE = 0.999, 0.9  # cosine from which a row counts as found exactly, and as found
 
 
@@ -49,7 +50,7 @@ def rows(plan: Plan, client: int) -> dict[str, Any] | None:
     these rows only. None for texts, where `words` is the simpler attack, and for parties with few labelled rows."""
     party = plan.federation.parties[client]
     labelled = losses.rows_with_loss(party.train, plan.federation.task).nonzero().flatten()
-    if len(labelled) < 2 * ROWS or _pieces(party.train.x) is None:
+    if len(labelled) < 2 * ROWS or not _has_numbers(party.train.x):
         return None
     order = torch.randperm(len(labelled), generator=torch_generator(plan.config.seed, "inversion", client))
     own, other = (party.train.take(labelled[places]) for places in order[: 2 * ROWS].split(ROWS))
@@ -67,6 +68,7 @@ def rows(plan: Plan, client: int) -> dict[str, Any] | None:
     )
     visit = {name: before[name] - update.weights[name] for name in step if name in update.weights}
     found: dict[str, Any] = {"party": party.name, "rows": ROWS, "epochs": plan.config.training.epochs}
+    found["steps"] = steps_for(model, _values(own.x))
     for name, seen in (("one_step", step), ("visit", visit)):
         guessed = optimised(model, own, seen, plan.config.seed)
         found[name] = {"exact": quotients(model, own.x, seen), "found": alike(own.x, guessed)}
@@ -74,11 +76,14 @@ def rows(plan: Plan, client: int) -> dict[str, Any] | None:
     return found
 
 
-def _pieces(x: Rows) -> Tensor | None:
-    """(k, F) rows of numbers, or the time steps of series; None for texts and images."""
-    if isinstance(x, Sequences):
-        return x.values if x.values.dim() == 2 else None
-    return x if x.dim() == 2 else None
+def _has_numbers(x: Rows) -> bool:
+    """Whether these are rows of numbers or series of them, and neither texts nor images."""
+    return _values(x).dim() == 2
+
+
+def _values(x: Rows) -> Tensor:
+    """(k, F) rows of numbers, or the time steps of series."""
+    return x.values if isinstance(x, Sequences) else x
 
 
 def _twice_differentiable(model: DualEncoder) -> DualEncoder:
@@ -102,8 +107,7 @@ def gradient(model: DualEncoder, labels: Examples, x: Rows, graph: bool = False)
 
 def quotients(model: DualEncoder, x: Rows, seen: Arrays) -> int:
     """How many rows, or time steps of series, the first linear layer shows as they are."""
-    true = _pieces(x)
-    assert true is not None
+    true = _values(x)
     for name, weight in model.named_parameters():
         bias = f"{name}_bias" if f"{name}_bias" in seen else name.replace(".weight", ".bias")
         if weight.dim() == 2 and weight.shape[1] == true.shape[1] and {name, bias} <= seen.keys() and bias != name:
@@ -115,13 +119,12 @@ def quotients(model: DualEncoder, x: Rows, seen: Arrays) -> int:
 
 
 def optimised(model: DualEncoder, labels: Examples, seen: Arrays, seed: int) -> Rows:
-    """Rows whose gradient has the direction of the one that was seen, as far as STEPS steps of Adam lead."""
-    like = _pieces(labels.x)
-    assert like is not None
+    """Rows whose gradient has the direction of the one that was seen, as far as some steps of Adam lead."""
+    like = _values(labels.x)
     with seeded(seed):
         values = nn.Parameter(torch.randn(like.shape))
     optimizer = Adam([Group([values], RATE)])
-    for _ in range(STEPS):
+    for _ in range(steps_for(model, like)):
         x = Sequences(values, labels.x.offsets) if isinstance(labels.x, Sequences) else values
         found = gradient(model, labels, x, graph=True)
         names = [name for name in found if name in seen]
@@ -130,6 +133,12 @@ def optimised(model: DualEncoder, labels: Examples, seen: Arrays, seed: int) -> 
         optimizer.step()
     done = values.detach()
     return Sequences(done, labels.x.offsets) if isinstance(labels.x, Sequences) else done
+
+
+def steps_for(model: DualEncoder, like: Tensor) -> int:
+    """How many steps the second attack takes: minutes at most."""
+    weights = sum(value.numel() for value in model.parameters())
+    return min(STEPS, max(FEWEST, WORK // max(weights * len(like), 1)))
 
 
 def alike(true: Rows, guessed: Rows) -> int:
