@@ -57,7 +57,8 @@ class Engine(Protocol):
     on_visit: Callable[[int], None]  # to be called as each client finishes
 
     def train(self, server: Server, round_number: int, chosen: Sequence[int]) -> list[Reply]:
-        """One reply per client, in client order; `update` is None where the client failed."""
+        """One reply per client, in client order; `update` is None where the client failed. A method with a group size
+        asks several times in a round, for other clients each time, and `commit` is not called."""
 
     def commit(self, round_number: int, clients: Sequence[int]) -> None:
         """Keeps the new states of these clients, whose updates were aggregated; those of the others are discarded."""
