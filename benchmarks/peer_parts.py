@@ -52,6 +52,7 @@ def parts(rounds: int, stacked: bool) -> dict[str, float]:
     timed(_stacked.StackedEngine if stacked else local.LocalEngine, "train", "training")
     timed(local.LocalEngine, "score", "scoring")
     timed(learning, "accept_replies", "checks of replies")
+    timed(learning, "changes_of", "norms of changes")
     timed(learning, "clipped", "limits of changes")
     timed(learning, "with_limits", "limits of the next round")
     timed(folder.RunFolder, "save_round", "checkpoint")

@@ -18,7 +18,7 @@ from fedalign import config
 from fedalign.learning import metrics
 from fedalign.learning.analytic import priors
 from fedalign.learning.analytic.client import Features
-from fedalign.learning.analytic.state import sums_of
+from fedalign.learning.analytic.state import share_by_class
 from fedalign.learning.analytic.sums import with_constant
 from fedalign.runs import experiment
 
@@ -39,7 +39,7 @@ def main() -> None:
         model = plan.model.clone().load(server.weights)
         scores = torch.cat([with_constant(z) @ weights.T for z in Features(model, test.x)])  # (n, C)
         validation, training = server.state["counts"]
-        estimated = priors.estimate(validation, training, priors.came_by_class(list(sums_of(server).values())))
+        estimated = priors.estimate(validation, training, share_by_class(server))
         share = priors.predicted_share(validation, training, estimated)
         cuts = {
             "estimated": priors.thresholds((validation + training).sum(1), share),

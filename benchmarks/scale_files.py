@@ -1,15 +1,17 @@
 """Cost of the public commands on many small files and on one long file, with slopes on a log-log scale.
 
     python -m benchmarks.scale_files parties [1000 10000 100000]
+    python -m benchmarks.scale_files sums [1000 10000 100000]
     python -m benchmarks.scale_files rows [100000 1000000 10000000]
     python -m benchmarks.scale_files classes [1000 10000 100000]
 
 parties: `fedalign run FOLDER`, FedAvg with a small perceptron, one CSV file of 20 rows and 8 columns per party, ten
-parties per round, three rounds. rows: one CSV file with 8 parties, 16 columns and 10 classes through `fedalign run`
-(analytic, 200 features) and `fedalign predict`. classes: ten CSV files whose rows are of a tenth of the classes each,
-one row per class and at least 100, and 500 test rows; FedAvg, clients send the vectors of their own classes, a softmax
-sampled from 1,000 classes, two rounds; then `fedalign predict` of the test rows. Memory is the largest of the command's
-process.
+parties per round, three rounds. sums: the same files with the analytic method, 200 features, `algorithm.keep_sums =
+false`, all parties in each exchange. rows: one CSV file with 8 parties, 16 columns and 10 classes through `fedalign
+run` (analytic, 200 features) and `fedalign predict`. classes: ten CSV files whose rows are of a tenth of the classes
+each, one row per class and at least 100, and 500 test rows; FedAvg, clients send the vectors of their own classes, a
+softmax sampled from 1,000 classes, two rounds; then `fedalign predict` of the test rows. Memory is the largest of the
+command's process.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from benchmarks.scale import slope
 CLASSES = 10
 USUAL = {
     "parties": (1_000, 10_000, 100_000),
+    "sums": (1_000, 10_000, 100_000),
     "rows": (100_000, 1_000_000, 10_000_000),
     "classes": (1_000, 10_000, 100_000),
 }
@@ -125,6 +128,26 @@ def parties(folder: Path, size: int) -> dict[str, float]:
     return {**found, "report, processor s": drawn}
 
 
+def sums(folder: Path, size: int) -> dict[str, float]:
+    place, out = folder / "parties", folder / "run"
+    place.mkdir()
+    write_parties(place, size)
+    config = toml(
+        folder,
+        {"path": str(place), "features": [f"x{i}" for i in range(8)], "label": "label"},
+        algorithm__name='"analytic"',
+        algorithm__keep_sums="false",
+        encoder__name='"random_features"',
+        encoder__features="200",
+    )
+    seconds, used, peak = command("run", config, "--out", out, "--no-report")
+    records = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    times = [json.loads(line)["seconds"] for line in (out / "timing.jsonl").read_text().splitlines()]
+    stored = sum(file.stat().st_size for file in (out / "checkpoint").iterdir())
+    found = {"seconds": seconds, "processor s": used, "seconds of an exchange": times[-1], "peak MB": peak}
+    return {**found, "exchanges": len(records), "MB of checkpoints": stored / 1e6, "F1": 100 * records[-1]["f1"]}
+
+
 def rows(folder: Path, size: int) -> dict[str, float]:
     path, out = folder / "rows.csv", folder / "run"
     write_rows(path, size)
@@ -182,7 +205,7 @@ def main() -> None:
     options.add_argument("sizes", nargs="*", type=int)
     given = options.parse_args()
     sizes, found = given.sizes or USUAL[given.what], []
-    measured = {"parties": parties, "rows": rows, "classes": classes}[given.what]
+    measured = {"parties": parties, "sums": sums, "rows": rows, "classes": classes}[given.what]
     for size in sizes:
         with tempfile.TemporaryDirectory() as folder:
             found.append(measured(Path(folder), size))

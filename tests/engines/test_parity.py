@@ -13,6 +13,7 @@ from fedalign.config import Config
 from fedalign.engines import flower
 from fedalign.engines.local import Local
 from fedalign.flower.installed import QUIET
+from fedalign.learning.analytic import totals
 from fedalign.learning.rounds import rounds
 from fedalign.runs import experiment
 from helpers.federations import for_method, outcome, plan, play, same, tiny
@@ -64,6 +65,20 @@ def test_local_and_flower_end_with_the_same_bits(grid: Grid, name: str, task: st
         there = list(rounds(prepared, engine, prepared.start()))
     assert same(here[-1].server.weights, there[-1].server.weights)
     assert same(here[-1].server.extra, there[-1].server.extra)
+    assert [now.record for now in here] == [now.record for now in there]
+
+
+@pytest.mark.parametrize("task", ["single", "multi"])
+def test_a_total_of_sums_is_the_same_on_flower(grid: Grid, task: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients are asked three at a time, so the simulation gets several messages per exchange."""
+    monkeypatch.setattr(totals, "FEWEST", 3)
+    monkeypatch.setattr(totals, "MOST", 3)
+    prepared = for_method("analytic", task, rounds=10, algorithm__keep_sums=False)
+    here = play(prepared)
+    with Local(workers=1).open(prepared) as local:
+        engine = flower.FlowerEngine(prepared, grid, local, timeout=300)
+        there = list(rounds(prepared, engine, prepared.start()))
+    assert same(here[-1].server.weights, there[-1].server.weights)
     assert [now.record for now in here] == [now.record for now in there]
 
 

@@ -17,7 +17,7 @@ from flwr.app import Message, RecordDict
 from fedalign import config as configs
 from fedalign.config import Config, to_toml
 from fedalign.errors import UserError
-from fedalign.flower import kit, messages, party
+from fedalign.flower import kit, messages, party, server
 from fedalign.flower.preview import preview
 from fedalign.inference.model import Model
 from fedalign.runs import experiment
@@ -306,3 +306,11 @@ def test_a_party_whose_sums_are_impossible_is_left_out(tmp_path: Path) -> None:
     assert run.records[1]["refused"] == {"north": "its sums are not those of rows (too large)"}
     assert result["chosen"]["clients"] == [0, 2]
     assert result["last"]["f1"] > 0.1
+
+
+def test_a_deployment_keeps_the_sums_of_each_party(tmp_path: Path) -> None:
+    """It says so before it waits for a party."""
+    text = to_toml(analytic(algorithm__keep_sums=False))
+    with pytest.raises(UserError, match=r"algorithm\.keep_sums = false is for runs on one machine"):
+        server.serve(None, text, {"out": str(tmp_path / "run")}, print)  # type: ignore[arg-type]
+    assert not (tmp_path / "run").exists()

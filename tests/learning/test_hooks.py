@@ -16,7 +16,7 @@ from fedalign.learning.client_state import ClientStates
 from fedalign.learning.local_training import ModelPair, labelled_rows, run_epochs, train_client
 from fedalign.learning.model import DualEncoder, LabelEncoder
 from fedalign.learning.replies import Reason, reject_reason
-from fedalign.learning.rounds import rounds
+from fedalign.learning.rounds import Reply, Round, rounds
 from fedalign.runs.folder import RunFolder
 from fedalign.types import Arrays, ArraySpec, Examples, ReplySpec, Sequences, Server, Update, Visit
 from helpers.federations import plan, play, same, tiny
@@ -51,6 +51,54 @@ def test_a_method_may_send_sums_instead_of_weights_and_end_by_itself() -> None:
     state = found[-1].server.state
     assert [int(state[f"rows:{m}"]) for m in range(4)] == [len(p.train) for p in prepared.federation.parties]
     assert same(found[-1].server.weights, prepared.start().weights)
+
+
+@dataclass(frozen=True)
+class Adding(Counting):
+    """The same; the server adds the rows of three clients, then those of the last one."""
+
+    def group_size(self, server: Server) -> int | None:
+        return 3
+
+    def added(self, server: Server, total: Update | None, update: Update) -> Update:
+        if total is None:
+            return replace(update, client=10)
+        digits = 10 * total.client + update.client  # who was added, in which order
+        rows = {"rows": total.extra["rows"] + update.extra["rows"]}
+        return Update({}, total.num_examples + update.num_examples, update.classes, rows, client=digits)
+
+
+def test_updates_are_added_in_groups_and_the_server_gets_their_total() -> None:
+    """A reply that does not fit is left out with its reason, as if all were asked at once. The record is the same."""
+    asked: list[list[int]] = []
+
+    def ended(algorithm: Algorithm) -> Round:
+        prepared = replace(plan("fedavg", rounds=1, min_clients=3), algorithm=algorithm)
+        with Local(workers=1).open(prepared) as engine:
+            train = engine.train
+
+            def spoiled(server: Server, number: int, chosen: list[int]) -> list[Reply]:
+                asked.append(list(chosen))
+                far = {"rows": torch.tensor([1e7], dtype=torch.float64)}
+                return [
+                    replace(reply, update=replace(reply.update, extra=far)) if reply.client == 1 else reply
+                    for reply in train(server, number, chosen)
+                    if reply.update is not None
+                ]
+
+            engine.train = spoiled  # type: ignore[method-assign, assignment]
+            (found,) = rounds(prepared, engine, prepared.start())
+        return found
+
+    found, whole = ended(Adding()), ended(Counting())
+    assert asked == [[0, 1, 2], [3], [0, 1, 2, 3]]
+    parties = plan("fedavg").federation.parties
+    rows = sum(len(parties[m].train) for m in (0, 2, 3))
+    assert int(found.server.state["rows:1023"]) == rows  # 0 begins with 10, then 2 and 3
+    assert found.record == whole.record
+    assert found.record["clients"] == [0, 2, 3]
+    assert isinstance(found.record["refused"], dict)
+    assert list(found.record["refused"]) == [parties[1].name]
 
 
 def test_the_servers_own_state_is_stored_and_loaded_and_never_sent(tmp_path: Path) -> None:

@@ -85,6 +85,7 @@ def test_a_delta_without_meaning_is_refused(folder: Path, delta: float) -> None:
         ({"name": "fedavg", "weighting": "examples"}, "sends the number of rows; set it to 'equal'"),
         ({"name": "analytic", "likelihood": 3}, "algorithm.likelihood looks at rows or sums again"),
         ({"name": "analytic", "robust": "auto"}, "algorithm.robust looks at rows or sums again"),
+        ({"name": "analytic", "keep_sums": False}, "remove algorithm.keep_sums or privacy.epsilon"),
     ],
 )
 def test_what_breaks_the_guarantee_is_refused(folder: Path, algorithm: dict[str, Any], sentence: str) -> None:

@@ -191,6 +191,7 @@ def test_masked_noisy_sums_are_the_plain_noisy_sums_to_the_bit(folder: Path, gon
         ({"balance": True}, {}, r"algorithm\.balance needs the shares of each party; remove it"),
         ({"name": "fedavg"}, {}, r"privacy\.secure_sums works with algorithm\.name = 'analytic' only"),
         ({"robust": "auto"}, {}, r"algorithm\.robust compares the sums of parties"),
+        ({"keep_sums": False}, {}, r"the server has totals only; remove algorithm\.keep_sums = false"),
         ({}, {"consent": ["colt"]}, "which is no class; did you mean cold"),
         ({}, {"threshold": 2}, r"privacy\.threshold = 2 is not more than half of 5 parties"),
         ({}, {"threshold": 6}, "5 parties are left and a secure sum needs 6"),

@@ -40,7 +40,8 @@ def test_the_sums_of_too_many_parties_are_refused_with_the_numbers() -> None:
     """One Gram matrix of 2,001 x 2,001, of which a half is kept, and the sums of 8 classes: 16.1 MB per party."""
     memory.require_sum_memory(8, 2001, 8)
     with pytest.raises(
-        UserError, match=r"10,000,000 parties with 2,001 features need 161,520.\d GB or more.*lower enc"
+        UserError,
+        match=r"10,000,000 parties with 2,001 features need 161,520.\d GB or more.*set algorithm.keep_sums = false",
     ):
         memory.require_sum_memory(10_000_000, 2001, 8)
 

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from fedalign.learning.algorithm import Algorithm
 from fedalign.learning.analytic import client, server, summary
-from fedalign.learning.analytic.state import Options
 from fedalign.learning.model import DualEncoder
 from fedalign.learning.replies import Rejection
 from fedalign.types import Arrays, Examples, ReplySpec, Server, Task, Update, Visit
@@ -28,10 +27,11 @@ class Analytic(Algorithm):
     likelihood: Annotated[int, Field(ge=0, le=1000)] = 0  # gradient exchanges towards maximum likelihood; 0: none
     penalty: Annotated[float, Field(gt=0)] | None = None  # relative to trace / d; None: chosen on validation rows
     balance: bool = False  # single-label: every client has each class as often as the clients that annotate it
+    keep_sums: bool = True  # of every client, so that one may leave or come later; false: their total (totals.py)
     omega: Annotated[float, Field(ge=0, le=1)] | None = None  # weight of unknown entries, multi-label; None: chosen
 
-    def options(self, task: Task) -> Options:
-        return Options(task, self.refinements, self.likelihood, self.penalty, self.omega, self.robust, self.balance)
+    def options(self, task: Task) -> server.Options:
+        return server.Options(task, self.refinements, self.likelihood, self.penalty, self.omega, self.robust)
 
     def start(self, model: DualEncoder, num_clients: int) -> Server:
         summary.check_options(self.clip_updates, self.robust)

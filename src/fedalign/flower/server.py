@@ -28,6 +28,7 @@ from fedalign.ingest.agree import agree
 from fedalign.ingest.offer import Agreement
 from fedalign.labels import names as label_names
 from fedalign.labels.notices import notices
+from fedalign.learning.analytic.totals import Totals
 from fedalign.learning.client_state import ClientStates
 from fedalign.learning.rounds import Plan, last_accepted
 from fedalign.registry import explain
@@ -74,6 +75,11 @@ def serve(grid: Grid, text: str, run: Mapping[str, Any], log: Log) -> dict[str, 
     """Runs all rounds over the network. The run's folder is on the server."""
     settings = Settings.read(run)
     config = configs.from_table(tomllib.loads(text), where="the run's configuration")
+    if isinstance(experiment.algorithm_of(config), Totals):
+        raise UserError(
+            "algorithm.keep_sums = false is for runs on one machine; parties of a deployment may come late and leave, "
+            "so the sums of each are kept; remove it"
+        )
     transport = Transport(grid, settings.parties, settings.wait, settings.timeout, log)
     transport.packed = settings.packed
     stored = StoredRoster.read(settings.out) if settings.resume and Roster.path(settings.out).is_file() else None

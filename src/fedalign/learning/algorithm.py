@@ -178,6 +178,16 @@ class Algorithm:
         """(arrays to send with the weights, the client's new state). The arrays sent are named in `reply_spec`."""
         return {}, {}
 
+    def group_size(self, server: Server) -> int | None:
+        """How many clients are asked before their updates are added to one total (`added`), so that those of all need
+        not be in memory. `server_step` gets the total alone, and clients keep no state. None: it gets every update."""
+        return None
+
+    def added(self, server: Server, total: Update | None, update: Update) -> Update:
+        """The total with one more client's update, in client order; `total` is None for the first and may be changed.
+        It is called if `group_size` is not None."""
+        raise NotImplementedError
+
     def server_step(self, model: DualEncoder, server: Server, updates: Sequence[Update]) -> Server:
         """The server's next state. `model` has the shape of the run's model; its weights are not those of `server`."""
         return self.aggregate(server, updates)

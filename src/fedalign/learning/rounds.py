@@ -24,6 +24,8 @@ from fedalign.types import Arrays, Federation, ReplySpec, Server, Update, size_o
 if TYPE_CHECKING:
     from fedalign.config import Config
 
+NOTHING: dict[str, float] = {}  # one for all clients about which nothing is measured
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -56,7 +58,8 @@ class Engine(Protocol):
     on_visit: Callable[[int], None]  # to be called as each client finishes
 
     def train(self, server: Server, round_number: int, chosen: Sequence[int]) -> list[Reply]:
-        """One reply per client, in client order; `update` is None where the client failed."""
+        """One reply per client, in client order; `update` is None where the client failed. A method with a group size
+        asks several times in a round, for other clients each time, and `commit` is not called."""
 
     def commit(self, round_number: int, clients: Sequence[int]) -> None:
         """Keeps the new states of these clients, whose updates were aggregated; those of the others are discarded."""
@@ -102,26 +105,26 @@ def rounds(plan: Plan, engine: Engine, server: Server, done: int = 0) -> Iterato
         chosen = algorithm.participants(server)
         if chosen is None:
             chosen = choose(config.seed, number, len(federation.parties), config.clients_per_round)
-        found = engine.train(server, number, chosen)
-        with one_thread():
-            replies, rejected = accept_replies(found, algorithm.reply_spec(server, number), plan)
+        size = algorithm.group_size(server)
+        answers = collected(plan, engine, server, number, chosen, size)
         sent = size_of(server.weights) + size_of(server.extra)
         suspected: Mapping[int, str] = {}
-        missed = missed + 1 if len(replies) < config.min_clients else 0
+        accepted, rejected = len(answers.clients), answers.rejected
+        missed = missed + 1 if accepted < config.min_clients else 0
         if not missed:
-            server, suspected = aggregated(plan, server, replies)
-            engine.commit(number, [reply.client for reply, _ in replies])
-        record: dict[str, object] = {"round": number, "clients": [reply.client for reply, _ in replies]}
+            server, suspected = aggregated(plan, server, answers.updates)
+            if size is None:  # otherwise clients keep no state
+                engine.commit(number, answers.clients)
+        record: dict[str, object] = {"round": number, "clients": answers.clients}
         if rejected:
             # stored files call rejected updates "refused"; the key is part of their format
             record["refused"] = {name: short(str(rejection)) for name, rejection in rejected.items()}
         if suspected:
             record["suspected"] = {federation.parties[m].name: reason for m, reason in sorted(suspected.items())}
-        record |= traffic(sent * len(chosen), replies)
-        keys = sorted({key for reply, _ in replies for key in reply.notes})
-        measured = {key: sum(reply.notes.get(key, 0.0) for reply, _ in replies) for key in keys}
-        accepted = len(replies)
-        del found, replies  # large updates, which nobody needs during the next round
+        record |= {"bytes_down": sent * len(chosen), "bytes_up": answers.bytes_up, "bytes_kept": answers.bytes_kept}
+        keys = sorted({key for notes in answers.notes for key in notes})
+        measured = {key: sum(notes.get(key, 0.0) for notes in answers.notes) for key in keys}
+        del answers  # large updates, which nobody needs during the next round
         scores = None
         due, ends = algorithm.worth_scoring(server), number == last or algorithm.finished(server)
         scored = ends or (due and number % config.evaluate_every == 0)
@@ -141,10 +144,62 @@ def rounds(plan: Plan, engine: Engine, server: Server, done: int = 0) -> Iterato
             raise UserError(too_few(missed, config.min_clients, accepted, rejected))
 
 
-def aggregated(plan: Plan, server: Server, replies: Sequence[tuple[Reply, Update]]) -> tuple[Server, Mapping[int, str]]:
+@dataclass(frozen=True)
+class Answers:
+    """What the clients of a round sent, as far as it is accepted."""
+
+    updates: list[Update]  # of each client; or one, to which those of all clients were added
+    clients: list[int]  # whose updates are accepted, in client order
+    rejected: dict[str, Rejection]  # why the others are not, by the party's name
+    bytes_up: int
+    bytes_kept: int  # of the clients' states
+    notes: list[dict[str, float]]  # of each client
+
+
+def collected(
+    plan: Plan, engine: Engine, server: Server, number: int, chosen: Sequence[int], size: int | None
+) -> Answers:
+    """Trains the chosen clients: all at once, or so many at a time, whose updates are then added to one total."""
+    if size is None:
+        return checked(engine.train(server, number, chosen), plan, server, number)
+    total: Update | None = None
+    parts = []
+    for first in range(0, len(chosen), size):
+        part = checked(engine.train(server, number, chosen[first : first + size]), plan, server, number)
+        with one_thread():
+            for update in part.updates:
+                total = plan.algorithm.added(server, total, update)
+        parts.append(replace(part, updates=[]))
+        del part  # its updates, which nobody needs while the next clients are trained
+    return Answers(
+        [] if total is None else [total],
+        [client for part in parts for client in part.clients],
+        {name: rejection for part in parts for name, rejection in part.rejected.items()},
+        sum(part.bytes_up for part in parts),
+        sum(part.bytes_kept for part in parts),
+        [notes for part in parts for notes in part.notes],
+    )
+
+
+def checked(found: Sequence[Reply], plan: Plan, server: Server, number: int) -> Answers:
+    """The replies that are accepted, and why the others are not."""
+    with one_thread():
+        replies, rejected = accept_replies(found, plan.algorithm.reply_spec(server, number), plan)
+    sent = [reply.update for reply, _ in replies if reply.update is not None]  # as they came, not completed
+    return Answers(
+        [replace(update, client=reply.client) for reply, update in replies],
+        [reply.client for reply, _ in replies],
+        rejected,
+        sum(size_of(update.weights) + size_of(update.extra) + update.classes.numel() for update in sent),
+        sum(reply.kept for reply, _ in replies),
+        [reply.notes or NOTHING for reply, _ in replies],
+    )
+
+
+def aggregated(plan: Plan, server: Server, updates: list[Update]) -> tuple[Server, Mapping[int, str]]:
     """The server after a round, and whom the defence or the method distrusts."""
     algorithm, before = plan.algorithm, server
-    received = updates = [replace(update, client=reply.client) for reply, update in replies]
+    received = updates
     limited = bool(algorithm.clip_updates) and any(update.weights for update in updates)
     with one_thread():  # the bits of a norm would depend on the number of threads
         measured = changes_of(server, updates) if limited else None
@@ -200,14 +255,6 @@ def accept_replies(
 def short(reason: str) -> str:
     """A reason as one line of limited length, since it may quote text from elsewhere."""
     return " ".join(reason.split())[:300]
-
-
-def traffic(sent: int, replies: Sequence[tuple[Reply, Update]]) -> dict[str, object]:
-    """Bytes of a round: sent to all clients asked, sent back, and kept as the clients' state."""
-    sent_back = [reply.update for reply, _ in replies if reply.update is not None]  # as they came, not completed
-    up = [size_of(update.weights) + size_of(update.extra) + update.classes.numel() for update in sent_back]
-    kept = sum(reply.kept for reply, _ in replies)
-    return {"bytes_down": sent, "bytes_up": sum(up), "bytes_kept": kept}
 
 
 def describe(scores: metrics.Scores) -> dict[str, object]:

@@ -22,6 +22,7 @@ from fedalign.labels import choose
 from fedalign.labels.notices import notices
 from fedalign.learning.aggregation import promise
 from fedalign.learning.algorithm import Algorithm
+from fedalign.learning.analytic.totals import totals_only
 from fedalign.learning.client_state import ClientStates
 from fedalign.learning.on_base import OnBase
 from fedalign.learning.rounds import Engine, Plan, rounds
@@ -110,7 +111,7 @@ def algorithm_of(config: Config) -> Algorithm:
     if config.privacy.protected:
         return protection.protected(found, config)
     if found.base == "none":
-        return found
+        return found if getattr(found, "keep_sums", True) else totals_only(found)
     if found.fixed_features:
         raise UserError(f"algorithm.base is for methods that train; {config.algorithm.name} is the base itself")
     # sums are compared, whatever rule updates are voted by

@@ -41,9 +41,11 @@ def require_sum_memory(parties: int, features: int, classes: int) -> None:
     """Raises a UserError if the sums of so many parties, which analytic learning keeps, do not fit into memory."""
     needed, free = 8 * parties * features * ((features + 1) // 2 + classes), free_memory()
     if free is not None and needed > free:
+        total = "set algorithm.keep_sums = false, with which algorithm.name = 'analytic' keeps one total; or "
         raise UserError(
-            f"the sums of {parties:,} parties with {features:,} features need {needed / 1e9:,.1f} GB or more, and "
-            f"{free / 1e9:,.1f} GB of memory are free; lower encoder.features, or choose another algorithm.name"
+            f"the sums of {parties:,} {'parties' if parties > 1 else 'party'} with {features:,} features need "
+            f"{needed / 1e9:,.1f} GB or more, and {free / 1e9:,.1f} GB of memory are free; "
+            f"{total if parties > 1 else ''}lower encoder.features, or choose another algorithm.name"
         )
 
 

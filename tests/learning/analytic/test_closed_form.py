@@ -311,6 +311,23 @@ def test_validation_losses_choose_the_better_candidate_and_its_temperature() -> 
     assert choose.best_candidate(found["losses"]) == (1, pytest.approx(0.02))
 
 
+@pytest.mark.parametrize("stacked", [1, 40, 1 << 18])
+@pytest.mark.parametrize("seed", range(6))
+def test_losses_at_all_temperatures_are_those_at_each(seed: int, stacked: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the bit, however many are computed at once."""
+    monkeypatch.setattr(choose, "STACKED", stacked)
+    z, y, known = parties(seed, "single", clients=1, rows=60)[0]
+    weights = torch.from_numpy(np.random.default_rng(seed).normal(size=(2, 3, 5)))
+    found = choose.loss_sums(z.split(7), y, known, weights)["losses"]
+    for k, candidate in enumerate(weights):
+        for t, temperature in enumerate(choose.TEMPERATURES):
+            loss = torch.zeros((), dtype=torch.float64)
+            for rows in torch.arange(len(z)).split(7):
+                logits = analytic.with_constant(z[rows]) @ candidate.T / temperature
+                loss += refine.entry_losses(logits, y[rows], known[rows], "single")[0].sum()
+            assert torch.equal(found[k, t], loss)
+
+
 def test_the_calibration_error_is_the_distance_of_probability_and_share() -> None:
     """Four entries of probability 1/2, of which one is a yes: |2 - 1| / 4."""
     weights = torch.zeros(1, 2, dtype=torch.float64)
@@ -391,7 +408,8 @@ def test_rows_came_by_class_where_every_row_may_have_one_of_the_classes_of_its_c
         y.view(-1)[:positives] = 1
         return sums([torch.zeros(rows, 3)], y, torch.ones(rows, 2).bool())
 
-    assert priors.came_by_class([client(4, 6), client(6, 1)]) == pytest.approx(0.4)
+    found = [priors.came_by_class(sums).tolist() for sums in (client(4, 6), client(6, 1))]
+    assert found == [[4, 4], [0, 6]]
 
 
 def test_owners_whose_rows_did_not_come_by_class_speak_for_all_clients_and_their_prior_decides() -> None:

@@ -18,9 +18,8 @@ from fedalign.learning.analytic.state import (
     added,
     ask,
     double,
-    doubted,
     note_singular,
-    sums_of,
+    share_by_class,
     teacher_sums,
     total_sums,
     with_head,
@@ -74,8 +73,7 @@ def after_ranking(server: Server, answers: Sequence[Arrays], options: Options) -
 def _decided(server: Server, options: Options) -> Server:
     """The model of the best candidate, with priors, thresholds and calibrated logits."""
     weights, (validation, training) = server.state["best"], server.state["counts"]  # (C, d + 1), (C, 3, BINS)
-    held = [sums for m, sums in sums_of(server).items() if m not in doubted(server)]
-    estimated = priors.estimate(validation, training, priors.came_by_class(held))
+    estimated = priors.estimate(validation, training, share_by_class(server))
     share = priors.predicted_share(validation, training, estimated)
     cut = priors.thresholds((validation + training).sum(1), share)
     found = priors.calibrate(validation, training, estimated.prior, cut)

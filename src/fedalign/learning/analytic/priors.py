@@ -24,7 +24,6 @@ trusted, and the latter alone is used. Where clients differ in other ways, they 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -66,7 +65,7 @@ class Calibration:
 
 def estimate(validation: Tensor, training: Tensor, by_class: float = 1.0) -> Priors:
     """Class priors from histograms (C, 3, BINS) of validation rows and of training rows, summed over clients, and from
-    the share of rows that may have come to clients because of their classes (`came_by_class`)."""
+    the share of rows that may have come to clients because of their classes (from `came_by_class`)."""
     both = validation + training
     few = validation[:, YES].sum(1) < FEWEST
     seen = torch.where(few[:, None, None], both, validation)  # training rows score too well, so only if needed
@@ -92,12 +91,11 @@ def estimate(validation: Tensor, training: Tensor, by_class: float = 1.0) -> Pri
     return Priors(mixed**by_chance * other ** (1 - by_chance), low, middle, scored, high, by_chance, by_class)
 
 
-def came_by_class(clients: Sequence[Arrays]) -> float:
-    """The share of rows at clients whose positive entries are as many as their rows. Where there are fewer, some rows
+def came_by_class(sums: Arrays) -> Tensor:
+    """(2,) a client's rows if its positive entries are as many, else 0, and its rows. Where there are fewer, some rows
     have none of the client's own classes."""
-    positives = torch.stack([sums["class_sums"][:, -1].sum() for sums in clients])
-    rows = torch.stack([sums["grams"][ALL, -1] for sums in clients])  # a constant 1 in each row, squared and summed
-    return float(rows[positives >= FULL * rows].sum() / rows.sum().clamp(min=1))
+    rows = sums["grams"][ALL, -1]  # a constant 1 in each row, squared and summed
+    return torch.stack([rows * (sums["class_sums"][:, -1].sum() >= FULL * rows), rows])
 
 
 def predicted_share(validation: Tensor, training: Tensor, estimated: Priors) -> Tensor:

@@ -170,5 +170,7 @@ def private(algorithm: Algorithm, privacy: Privacy, run: str, seed: int) -> Priv
     for name, off in (("likelihood", 0), ("robust", "off"), ("balance", False)):
         if getattr(algorithm, name, off) != off:
             raise UserError(f"algorithm.{name} looks at rows or sums again; remove it, or remove privacy.epsilon")
+    if not getattr(algorithm, "keep_sums", True):
+        raise UserError("privacy.epsilon is for the sums of each party; remove algorithm.keep_sums or privacy.epsilon")
     penalty, omega = getattr(algorithm, "penalty", None), getattr(algorithm, "omega", None)
     return PrivateAnalytic(privacy=privacy, penalty=penalty, omega=omega, run=run, seed=seed, clip_updates=0.0)

@@ -126,11 +126,16 @@ def entry_losses(logits: Tensor, y: Tensor, known: Tensor, task: Task, omega: fl
         weight = torch.where(known, 1.0, omega).to(logits)
         losses = torch.nn.functional.softplus(torch.where(yes, -logits, logits))
         return (weight * losses).sum(1), weight * (torch.sigmoid(logits) - yes.to(logits))
-    allowed = torch.where(yes.any(1, keepdim=True), yes, ~known)
-    allowed |= ~allowed.any(1, keepdim=True)  # a row that has none of the classes says nothing
-    inside = logits.masked_fill(~allowed, -torch.inf)
+    inside = logits.masked_fill(~possible(y, known), -torch.inf)
     loss = torch.logsumexp(logits, 1) - torch.logsumexp(inside, 1)
     return loss, torch.softmax(logits, 1) - torch.softmax(inside, 1)
+
+
+def possible(y: Tensor, known: Tensor) -> Tensor:
+    """Single-label: (n, C) the classes that each row can have, its own or those that are not known."""
+    yes = (y > 0) & known
+    allowed = torch.where(yes.any(1, keepdim=True), yes, ~known)
+    return allowed | ~allowed.any(1, keepdim=True)  # a row that has none of the classes says nothing
 
 
 def lbfgs_start(weights: Tensor) -> Arrays:

@@ -185,4 +185,6 @@ def secure(algorithm: Algorithm, threshold: int | None, consent: tuple[str, ...]
         raise UserError("algorithm.robust compares the sums of parties; remove it, or remove privacy.secure_sums")
     if getattr(algorithm, "balance", False):
         raise UserError("algorithm.balance needs the shares of each party; remove it, or remove privacy.secure_sums")
+    if not getattr(algorithm, "keep_sums", True):
+        raise UserError("with privacy.secure_sums the server has totals only; remove algorithm.keep_sums = false")
     return SecureAnalytic(inner=algorithm, threshold=threshold, consent=consent, run=run, clip_updates=0.0)

@@ -26,6 +26,7 @@ from fedalign.learning.analytic import choose, likelihood, multi, single
 from fedalign.learning.analytic.audit import contradicted
 from fedalign.learning.analytic.client import SHARES, TEACHER, TEACHER_SUMS, Stage
 from fedalign.learning.analytic.state import (
+    COUNTS,
     SUMS,
     Options,
     added,
@@ -141,7 +142,8 @@ def step(model: DualEncoder, server: Server, updates: Sequence[Update], options:
     if stage is Stage.STATISTICS:
         return _fit(model, server, [update.extra for update in updates])
     sent = [update for update in updates if "grams" in update.extra]
-    new = {f"sums/{u.client}/{name}": u.extra[name] for u in sent for name in (*SUMS, TEACHER_SUMS) if name in u.extra}
+    names = (*SUMS, TEACHER_SUMS, *COUNTS)
+    new = {f"sums/{u.client}/{name}": u.extra[name] for u in sent for name in names if name in u.extra}
     server = replace(server, state={**server.state, **new})
     server = with_extra(server, held=_flags(server, held(server)))
     if new or stage is Stage.SUMS:

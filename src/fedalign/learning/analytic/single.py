@@ -38,7 +38,7 @@ def first(server: Server, options: Options) -> Server:
     server = keep(server, grid=torch.tensor(grid, dtype=double))
     found = solve_all(total_sums(server), [(omega, penalty) for penalty, omega in grid], labels)
     server = note_singular(with_head(server, found[0].extended), found)
-    if options.balance:
+    if SHARES in server.extra:
         server = with_extra(server, **{SHARES: class_shares(server)})
     return ask(server, Stage.CANDIDATES, [one.extended for one in found])
 
@@ -73,7 +73,9 @@ def _default(grid: Tensor) -> int:
 def _finish(server: Server, options: Options, measured: bool) -> Server:
     kept, losses = server.state["kept"], server.state["losses"]  # (R, C, d + 1), (R, T)
     lowest = losses.min(1).values
-    balanced = options.balance and bool(server.extra[SHARES].any())  # which validation rows of owners cannot judge
+    balanced = SHARES in server.extra and bool(
+        server.extra[SHARES].any()
+    )  # which validation rows of owners cannot judge
     lower = float(lowest[-1]) < SLACK * float(lowest[0])
     number = len(kept) - 1 if lower or balanced or not measured else 0
     place = int(losses[number].argmin()) if measured else int((choose.TEMPERATURES - 0.07).abs().argmin())

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from fedalign.learning.analytic import priors
 from fedalign.learning.analytic.client import TEACHER_SUMS, Stage
 from fedalign.learning.analytic.solve import Solution
 from fedalign.learning.analytic.sums import ALL, diagonal, total, total_of_all_rows
@@ -19,6 +20,8 @@ OMEGAS = (0.03, 0.1, 0.3, 1.0)
 OMEGA = 0.1  # weight of unknown entries while the penalty is chosen
 TAUGHT = (1.0, 0.3, 0.1, 0.0)  # single-label: of entries that a teacher labels; the first without validation rows
 SUMS = ("grams", "which", "class_sums")
+OWNED, BY_CLASS = "owned", "by_class"  # what `counts` returns, kept beside sums that several clients have together
+COUNTS = (OWNED, BY_CLASS)
 HEAD = ("label_encoder.weight", "label_encoder.bias")
 double = torch.float64
 
@@ -33,7 +36,6 @@ class Options:
     penalty: float | None
     omega: float | None
     robust: str = "off"  # otherwise leave out clients whose labels the others contradict
-    balance: bool = False  # single-label: expected labels in the shares that the classes have at their owners
 
     @property
     def penalties(self) -> tuple[float, ...]:
@@ -111,14 +113,37 @@ def teacher_sums(server: Server) -> Tensor | None:
     return torch.stack(found).sum(0) if found else None
 
 
+def counts(sums: Arrays) -> Arrays:
+    """What the server needs to know about a client and cannot read from sums of several clients.
+
+    `owned` (2, C): positive rows of the classes that the client annotates in all of its rows, and how many rows these
+    are; 0 for other classes. `by_class` (2,): its rows, if they may have come to it because of their classes, and all.
+    """
+    positives = sums["class_sums"][:, -1]  # (C,)
+    owner = (sums["which"] == ALL) & (positives > 0)
+    rows = diagonal(sums["grams"][ALL])[-1]
+    return {OWNED: torch.stack([owner * positives, owner * rows]), BY_CLASS: priors.came_by_class(sums)}
+
+
+def total_counts(server: Server) -> Arrays:
+    """The counts of all clients together. They are whole numbers, so the order of addition changes no bit."""
+    if f"sums/0/{OWNED}" in server.state:
+        return {name: server.state[f"sums/0/{name}"] for name in COUNTS}
+    found = [counts(sums) for m, sums in sums_of(server).items() if m not in doubted(server)]
+    return {name: added(found, name) for name in COUNTS}
+
+
 def class_shares(server: Server) -> Tensor:
     """(C,) the share of each class among all rows of the clients that annotate it; zeros unless all are known."""
-    clients = [sums for m, sums in sums_of(server).items() if m not in doubted(server)]
-    positives = torch.stack([sums["class_sums"][:, -1] for sums in clients])  # (clients, C)
-    rows = torch.stack([diagonal(sums["grams"][ALL])[-1] for sums in clients])
-    owners = torch.stack([sums["which"] == ALL for sums in clients]) & (positives > 0)
-    found = (owners * positives).sum(0) / (owners * rows[:, None]).sum(0).clamp(min=1)
+    positives, rows = total_counts(server)[OWNED]
+    found = positives / rows.clamp(min=1)
     return found if bool((found > 0).all()) else torch.zeros_like(found)
+
+
+def share_by_class(server: Server) -> float:
+    """The share of rows at clients whose rows may have come to them because of their classes."""
+    found, rows = total_counts(server)[BY_CLASS]
+    return float(found / rows.clamp(min=1))
 
 
 def note_singular(server: Server, solutions: Sequence[Solution]) -> Server:

@@ -31,6 +31,7 @@ NONE = -1  # in `which`: no row is known for this class
 JITTER = 1e-4  # relative, of the check for negative eigenvalues
 SPARSE = 0.1  # share of numbers other than 0 below which a product of sparse rows is faster
 LOOSE = 1e-3  # relative, of the check of class sums
+SMALL = 1 << 18  # numbers of matrices that are checked sooner than threads for them start
 SLACK = 1e-6  # relative; feature maps compute norms in single precision
 
 
@@ -210,7 +211,8 @@ def implausible_sums(client: Mapping[str, Tensor], dim: int | None = None, class
     if which.is_floating_point() or bool((which < NONE).any()) or bool((which >= len(grams)).any()):
         return Reason.SHAPE
     with factoring() as pool:
-        if not all(pool.map(lambda part: bool(part.isfinite().all()), [*grams, class_sums])):
+        mapped = map if grams.numel() < SMALL else pool.map
+        if not all(mapped(lambda part: bool(part.isfinite().all()), [*grams, class_sums])):
             return Reason.NOT_FINITE
         grams, class_sums = grams.to(torch.float64), class_sums.to(torch.float64)
         if not _bounded(grams, which, class_sums):
@@ -220,8 +222,8 @@ def implausible_sums(client: Mapping[str, Tensor], dim: int | None = None, class
         # the rows in which a class is unknown have a Gram matrix too; with both parts, their sum is positive
         parts = [grams[ALL] - gram for gram in grams[1:]]
         parts += [grams[g] for g in range(min(1, len(parts)), len(grams)) if g not in used]
-        positive = pool.map(_positive, parts)
-        inside = list(pool.map(lambda g: _inside(grams[g], class_sums[which == g]), used))
+        positive = mapped(_positive, parts)
+        inside = list(mapped(lambda g: _inside(grams[g], class_sums[which == g]), used))
         if not all(positive) or Reason.NOT_POSITIVE in inside:
             return Reason.NOT_POSITIVE
         return next((reason for reason in inside if reason is not None), None)
