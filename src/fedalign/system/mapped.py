@@ -1,0 +1,61 @@
+"""Tensors whose numbers are in a file. The system reads a page when it is used; `give_back` frees the pages again.
+
+Without it, all pages that were read count as memory of this process for as long as the tensor exists.
+"""
+
+from __future__ import annotations
+
+import mmap
+import weakref
+
+import torch
+from torch import Tensor
+
+_windows: weakref.WeakSet[Window] = weakref.WeakSet()
+
+
+class Window(mmap.mmap):
+    """The first bytes of a file as memory. What is written to it is written to the file, so give it a temporary one."""
+
+    address: int
+
+    @classmethod
+    def of(cls, file: int, size: int) -> Window:
+        found = cls(file, size)
+        # not kept as a tensor, which would keep this window alive
+        found.address = torch.frombuffer(found, dtype=torch.uint8).data_ptr()
+        _windows.add(found)
+        return found
+
+    def tensor(self, begin: int, count: int, dtype: torch.dtype) -> Tensor:
+        """(count,) numbers from a byte of the file on, which must be a multiple of their size."""
+        return torch.frombuffer(self, dtype=dtype, count=count, offset=begin)
+
+
+def in_file(x: Tensor) -> bool:
+    """Whether the numbers of this tensor are in a file."""
+    return _window_of(x) is not None
+
+
+def give_back(x: Tensor, rows: Tensor | slice) -> None:
+    """Frees the memory of these rows of a tensor in a file, until they are used again; any other is left as it is."""
+    if not _windows or (window := _window_of(x)) is None or not x.numel() or not x.is_contiguous():
+        return
+    if isinstance(rows, slice):
+        first, end, _ = rows.indices(len(x))
+    elif not len(rows):
+        return
+    else:
+        first, end = (0, len(x)) if rows.dtype == torch.bool else (int(rows.min()), int(rows.max()) + 1)
+    width = x.numel() // len(x) * x.element_size()
+    begin = x.data_ptr() - window.address + first * width
+    start = begin - begin % mmap.PAGESIZE
+    if end > first:
+        window.madvise(mmap.MADV_DONTNEED, start, begin + (end - first) * width - start)
+
+
+def _window_of(x: Tensor) -> Window | None:
+    if not _windows:
+        return None
+    place = x.data_ptr()
+    return next((one for one in tuple(_windows) if one.address <= place < one.address + len(one)), None)
