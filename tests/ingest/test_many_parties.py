@@ -15,7 +15,8 @@ from fedalign.errors import UserError
 from fedalign.ingest import many_parties
 from fedalign.ingest.formats import jsonlines
 from fedalign.ingest.party_files import Files
-from fedalign.ingest.stored_parties import StoredParties, concatenated
+from fedalign.ingest.stored_parties import StoredParties
+from fedalign.ingest.stored_rows import Gathered
 from fedalign.runs import experiment
 from fedalign.types import Examples, Federation, Party, Sequences, concatenate
 from helpers.federations import outcome
@@ -204,7 +205,7 @@ def test_no_space_for_the_rows_is_one_sentence() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
     try:
         with pytest.raises(UserError, match="set TMPDIR to a folder with more space"):
-            parties.add("party", [rows, None, None])
+            parties.add("party", [[rows, None, None]])
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
@@ -216,15 +217,18 @@ def test_rows_of_many_parts_are_joined_in_order() -> None:
         )
         for m in range(7)
     ]
-    assert_same(concatenated(iter(parts), group=3), concatenate(parts))
-    assert concatenated([]) is None
+    gathered = Gathered()
+    assert gathered.examples() is None
+    for part in parts:
+        gathered.append(part)
+    assert_same(gathered.examples(), concatenate(parts))
 
 
 def test_a_party_of_one_part_has_no_other() -> None:
     rows = Examples(torch.arange(6.0).view(3, 2), torch.eye(3), torch.ones(3, 3).bool(), torch.ones(3).bool())
     parties = StoredParties()
-    parties.add("a", [rows, None, None])
-    parties.add("b", [rows, None, rows.take(torch.tensor([2]))])
+    parties.add("a", [[rows, None, None]])
+    parties.add("b", [[rows, None, rows.take(torch.tensor([2]))]])
     first, second = parties
     assert (first.validation, first.test, second.validation) == (None, None, None)
     assert isinstance(second, Party)

@@ -6,12 +6,15 @@ Without it, all pages that were read count as memory of this process for as long
 from __future__ import annotations
 
 import mmap
+import threading
 import weakref
 
 import torch
 from torch import Tensor
 
-_windows: weakref.WeakSet[Window] = weakref.WeakSet()
+AROUND = 1 << 21  # the system may bring pages around one that is used, but not of another block of this size
+_windows: tuple[weakref.ref[Window], ...] = ()  # replaced as a whole: other threads may be reading it
+_adding = threading.Lock()
 
 
 class Window(mmap.mmap):
@@ -24,7 +27,7 @@ class Window(mmap.mmap):
         found = cls(file, size)
         # not kept as a tensor, which would keep this window alive
         found.address = torch.frombuffer(found, dtype=torch.uint8).data_ptr()
-        _windows.add(found)
+        _add(found)
         return found
 
     def tensor(self, begin: int, count: int, dtype: torch.dtype) -> Tensor:
@@ -48,14 +51,22 @@ def give_back(x: Tensor, rows: Tensor | slice) -> None:
     else:
         first, end = (0, len(x)) if rows.dtype == torch.bool else (int(rows.min()), int(rows.max()) + 1)
     width = x.numel() // len(x) * x.element_size()
-    begin = x.data_ptr() - window.address + first * width
-    start = begin - begin % mmap.PAGESIZE
+    begin, stop = (x.data_ptr() + row * width for row in (first, end))
+    start = max(begin - begin % AROUND, window.address) - window.address
+    stop = min(stop + -stop % AROUND, window.address + len(window)) - window.address
     if end > first:
-        window.madvise(mmap.MADV_DONTNEED, start, begin + (end - first) * width - start)
+        window.madvise(mmap.MADV_DONTNEED, start, stop - start)
+
+
+def _add(window: Window) -> None:
+    global _windows
+    with _adding:
+        _windows = (*(one for one in _windows if one() is not None), weakref.ref(window))
 
 
 def _window_of(x: Tensor) -> Window | None:
     if not _windows:
         return None
     place = x.data_ptr()
-    return next((one for one in tuple(_windows) if one.address <= place < one.address + len(one)), None)
+    found = (one() for one in _windows)
+    return next((one for one in found if one is not None and one.address <= place < one.address + len(one)), None)
