@@ -24,6 +24,7 @@ from fedalign.ingest.reading import Reading
 from fedalign.ingest.record_file import StoredList
 from fedalign.ingest.stored_parties import Parts, StoredParties
 from fedalign.ingest.stored_rows import Gathered
+from fedalign.system.allocation import return_freed_memory
 from fedalign.types import Federation
 
 if TYPE_CHECKING:
@@ -101,6 +102,7 @@ def load_many(files: Files, sources: Mapping[str, Path], reading: Reading) -> Fe
     own = tests.examples()
     if files.test_file:
         own = examples(files.read_test(reading, agreed.label_names), agreed.label_names, agreed)
+    return_freed_memory()
     return Federation(agreed.task, agreed.label_names, parties, agreed.inputs, own)
 
 

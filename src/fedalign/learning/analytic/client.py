@@ -19,8 +19,8 @@ from fedalign.system.mapped import in_file
 from fedalign.types import Arrays, Examples, Rows, Sequences, Task, Update, Visit, take
 
 ROWS = 4096  # features computed at once
-KEPT = 32 << 20  # bytes of features that are kept while one answer is computed
-IMAGES = 256 << 20  # bytes of features of images, which are kept from one answer to the next
+FIRST = 5 * ROWS  # rows whose features are kept while one answer is computed; as many as `refine` balances
+KEPT = 256 << 20  # bytes of features that are kept
 BYTES = 4  # of a feature
 SHARES = "class_shares"  # (C,) what expected labels are balanced to; zeros: they are not
 SOFTNESS = 0.07  # temperature of expected labels, for targets 0 and 1
@@ -68,22 +68,22 @@ def is_held(received: Arrays, client: int) -> bool:
 
 
 class Features:
-    """Features of consecutive rows, (rows, d) at a time, so that memory does not grow with the number of rows. The
-    first ones, of KEPT bytes, are computed once; those of images once per run, if they fit into IMAGES bytes."""
+    """Features of consecutive rows, (rows, d) at a time, so that memory does not grow with the number of rows. Those
+    of the first rows are computed once, and those of all images once per run, if they fit into KEPT bytes."""
 
     def __init__(self, model: DualEncoder, x: Rows) -> None:
         self.model, self.x, self.width = model, x, model.label_encoder.weight.shape[1]
         self.kept: list[Tensor] = []  # of the first rows
 
     def __iter__(self) -> Iterator[Tensor]:
-        if isinstance(self.x, Tensor) and self.x.ndim > 2 and len(self.x) * self.width * BYTES <= IMAGES:
+        if isinstance(self.x, Tensor) and self.x.ndim > 2 and len(self.x) * self.width * BYTES <= KEPT:
             self.kept = self.kept or self._of_images()
         done = list(self.kept)
         yield from done
         first = sum(map(len, done))
         for part in self._computed(first) if first < len(self.x) or not done else ():
             first += len(part)
-            if first * self.width * BYTES <= KEPT:
+            if first <= FIRST and first * self.width * BYTES <= KEPT:
                 self.kept.append(part)
             yield part
 
