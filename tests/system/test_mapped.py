@@ -58,6 +58,10 @@ def test_rows_that_were_taken_are_not_in_memory_afterwards() -> None:
     assert file_memory() - before > 32  # so that the test can fail
     give_back(rows, slice(0, len(rows)))
     assert file_memory() - before < 8
+    take(rows, torch.randperm(len(rows))[: len(rows) // 3])  # far apart, as batches are: they will be drawn again
+    assert file_memory() - before > 32
+    assert torch.equal(take(rows, torch.randperm(len(rows))).sort(0).values, content.sort(0).values)
+    assert file_memory() - before < 8
     assert torch.equal(rows, content)
 
 

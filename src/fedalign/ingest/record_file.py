@@ -56,10 +56,12 @@ class TemporaryBytes:
         return content
 
     def tensor(self, begin: int, count: int, dtype: torch.dtype) -> Tensor:
-        """(count,) numbers from a byte on that stay in the file (`system/mapped.py`)."""
+        """(count,) numbers from a byte on that stay in the file (`system/mapped.py`). What others read is given back,
+        so that not more than a few tensors are in memory however often they are asked for."""
         if self._window is None or begin + count * dtype.itemsize > len(self._window):
             self._flush()
             self._window = Window.of(self._file.fileno(), self.size)
+        self._window.give_back(0, len(self._window))
         return self._window.tensor(begin, count, dtype)
 
 

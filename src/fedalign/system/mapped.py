@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 AROUND = 1 << 21  # the system may bring pages around one that is used, but not of another block of this size
+APART = 2  # rows from the first to the last of those that follow each other, for each of them
 _windows: tuple[weakref.ref[Window], ...] = ()  # replaced as a whole: other threads may be reading it
 _adding = threading.Lock()
 
@@ -34,6 +35,10 @@ class Window(mmap.mmap):
         """(count,) numbers from a byte of the file on, which must be a multiple of their size."""
         return torch.frombuffer(self, dtype=dtype, count=count, offset=begin)
 
+    def give_back(self, begin: int, size: int) -> None:
+        """Frees the memory of these bytes, until they are used again."""
+        self.madvise(mmap.MADV_DONTNEED, begin, size)
+
 
 def in_file(x: Tensor) -> bool:
     """Whether the numbers of this tensor are in a file."""
@@ -41,7 +46,8 @@ def in_file(x: Tensor) -> bool:
 
 
 def give_back(x: Tensor, rows: Tensor | slice) -> None:
-    """Frees the memory of these rows of a tensor in a file, until they are used again; any other is left as it is."""
+    """Frees the memory of these rows of a tensor in a file, until they are used again; any other is left as it is.
+    Rows far apart stay too: they were drawn, and so will be those between them."""
     if not _windows or (window := _window_of(x)) is None or not x.numel() or not x.is_contiguous():
         return
     if isinstance(rows, slice):
@@ -50,12 +56,14 @@ def give_back(x: Tensor, rows: Tensor | slice) -> None:
         return
     else:
         first, end = (0, len(x)) if rows.dtype == torch.bool else (int(rows.min()), int(rows.max()) + 1)
+        if end - first > APART * len(rows):
+            return
     width = x.numel() // len(x) * x.element_size()
     begin, stop = (x.data_ptr() + row * width for row in (first, end))
     start = max(begin - begin % AROUND, window.address) - window.address
     stop = min(stop + -stop % AROUND, window.address + len(window)) - window.address
     if end > first:
-        window.madvise(mmap.MADV_DONTNEED, start, stop - start)
+        window.give_back(start, stop - start)
 
 
 def _add(window: Window) -> None:
