@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from fedalign.sparse_labels import LabelTable, SparseLabels, joined, rows_at_once
+from fedalign.sparse_labels import CodedLabels, LabelTable, SparseLabels, joined, rows_at_once
+from fedalign.system.mapped import give_back
 
+ROWS = 1 << 16  # that are copied at once, of rows in pieces
 Arrays = dict[str, Tensor]  # the single currency: all that is sent, stored or averaged
 
 
@@ -40,7 +42,10 @@ class Sequences:
         offsets = torch.zeros(rows.numel() + 1, dtype=torch.int64)
         torch.cumsum(lengths, 0, out=offsets[1:])
         shift = torch.repeat_interleave(self.offsets[:-1][rows] - offsets[:-1], lengths)
-        return Sequences(self.values.index_select(0, shift + torch.arange(shift.numel())), offsets)
+        places = shift + torch.arange(shift.numel())
+        found = Sequences(self.values.index_select(0, places), offsets)
+        give_back(self.values, places)
+        return found
 
     def to(self, device: torch.device | str) -> Sequences:
         """The rows with their values on a device. Offsets stay on the CPU, because lengths decide shapes."""
@@ -57,6 +62,7 @@ class Sequences:
 
 
 Rows = Sequences | Tensor  # ragged sequences, or one feature vector per row (n, F)
+LabelRows = Tensor | CodedLabels  # labels (n, C) of which slices are tables
 
 
 def elsewhere(part: Examples) -> bool:
@@ -66,7 +72,11 @@ def elsewhere(part: Examples) -> bool:
 
 def take(x: Rows, rows: Tensor) -> Rows:
     """The chosen rows, in the order given."""
-    return x.take(rows) if isinstance(x, Sequences) else x.index_select(0, rows)
+    if isinstance(x, Sequences):
+        return x.take(rows)
+    found = x.index_select(0, rows)
+    give_back(x, rows)
+    return found
 
 
 @dataclass(frozen=True)
@@ -92,6 +102,11 @@ class Examples:
         """The labels as they are stored: `y` or `known`."""
         found: Tensor | SparseLabels = self.__dict__[name]
         return found
+
+    def in_slices(self, name: str) -> LabelRows:
+        """The labels `y` or `known` as something of which slices are tables."""
+        found = self.stored(name)
+        return found if isinstance(found, Tensor | CodedLabels) else found.table()
 
     def to(self, device: torch.device | str) -> Examples:
         """The same rows on another device."""
@@ -138,5 +153,5 @@ def in_pieces(data: Examples) -> Iterator[Examples]:
     if all(isinstance(data.stored(name), Tensor) for name in ("y", "known")):
         yield data
         return
-    for rows in torch.arange(len(data)).split(rows_at_once(len(data.classes))):
+    for rows in torch.arange(len(data)).split(min(rows_at_once(len(data.classes)), ROWS)):
         yield data.take(rows)

@@ -14,10 +14,12 @@ from typing import overload
 import torch
 from torch import Tensor
 
+from fedalign.system.mapped import give_back
 from fedalign.system.memory import require_label_memory
 
 MANY_CLASSES = 2000  # from which labels of rows are stored like this
 NOTHING, EVERYTHING = -2, -1  # in place of the number of a list
+YES, KNOWN = 1, 2  # bits of coded labels
 ENTRIES = 1 << 22  # rows times classes of a table that is made for a moment
 
 
@@ -40,7 +42,7 @@ class SparseLabels(ABC):
     def shape(self) -> tuple[int, int]: ...
 
     @abstractmethod
-    def __getitem__(self, rows: Tensor) -> SparseLabels:
+    def __getitem__(self, rows: Tensor) -> SparseLabels | Tensor:
         """The labels of the chosen rows, in the order given."""
 
     @abstractmethod
@@ -116,6 +118,38 @@ class KnownRows(SparseLabels):
         return self.table().to(device)
 
 
+@dataclass(frozen=True)
+class CodedLabels(SparseLabels):
+    """`y` or `known` of rows that may be in a file, both in one byte per entry."""
+
+    codes: Tensor  # (n, C) uint8
+    bit: int  # YES or KNOWN
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.codes.shape[0], self.codes.shape[1]
+
+    def __len__(self) -> int:
+        return self.codes.shape[0]
+
+    def __getitem__(self, rows: Tensor | slice) -> Tensor:
+        found = (self.codes[rows] & self.bit) > 0
+        give_back(self.codes, rows)
+        return found.float() if self.bit == YES else found
+
+    def table(self) -> Tensor:
+        _check_size(*self.shape)
+        return self[:]
+
+    def to(self, device: torch.device | str) -> Tensor:
+        return self.table().to(device)
+
+
+def coded(y: Tensor, known: Tensor) -> Tensor:
+    """(n, C) uint8, from which `CodedLabels` finds both."""
+    return (y > 0).to(torch.uint8) * YES + known.to(torch.uint8) * KNOWN
+
+
 class LabelTable:
     """A field that is read as a table (n, C), also where sparse labels are stored."""
 
@@ -142,6 +176,8 @@ def columns_of(labels: Tensor | SparseLabels, chosen: Tensor) -> Tensor:
         return labels[:, chosen]
     if isinstance(labels, KnownRows):
         return labels.of_classes(chosen)
+    if isinstance(labels, CodedLabels):
+        return labels.table()[:, chosen]
     assert isinstance(labels, YesLists)
     rows = torch.repeat_interleave(torch.arange(labels.shape[0]), labels.offsets.diff())
     place = torch.searchsorted(chosen, labels.classes).clamp(max=len(chosen) - 1)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor
 
-from fedalign.examples import Arrays, Examples, Rows, Sequences, concatenate, elsewhere, in_pieces, take
+from fedalign.examples import Arrays, Examples, LabelRows, Rows, Sequences, concatenate, elsewhere, in_pieces, take
 
 if TYPE_CHECKING:
     from fedalign.inputs import InputKind
@@ -192,6 +192,7 @@ __all__ = [
     "Arrays",
     "Examples",
     "Federation",
+    "LabelRows",
     "Party",
     "Pool",
     "ReplySpec",

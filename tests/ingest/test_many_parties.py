@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import resource
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 
-from fedalign import config, registry
+from fedalign import config, examples, registry
 from fedalign.errors import UserError
-from fedalign.ingest import many_parties
+from fedalign.ingest import many_parties, party_pieces, stored_rows
 from fedalign.ingest.formats import jsonlines
 from fedalign.ingest.party_files import Files
-from fedalign.ingest.stored_parties import StoredParties, concatenated
+from fedalign.ingest.stored_parties import StoredParties
+from fedalign.ingest.stored_rows import Gathered
+from fedalign.inputs import Moments
+from fedalign.learning.analytic import sums
 from fedalign.runs import experiment
+from fedalign.sparse_labels import CodedLabels
 from fedalign.types import Examples, Federation, Party, Sequences, concatenate
 from helpers.federations import outcome
 from helpers.written import write
@@ -119,10 +126,20 @@ def test_a_run_is_the_same_to_the_bit(tmp_path: Path, monkeypatch: pytest.Monkey
     experiment.run(config.from_table({**table, "rounds": 3}), tmp_path / "whole", resume=True)  # the same fingerprint
 
 
-@pytest.mark.parametrize("options", INPUTS)
+def in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small parties are handled like large ones."""
+    monkeypatch.setattr(party_pieces, "LARGE", 0)
+    monkeypatch.setattr(party_pieces, "PIECE", 100)
+    monkeypatch.setattr(stored_rows, "LARGE", 0)
+
+
+@pytest.mark.parametrize("large", [False, True])
+@pytest.mark.parametrize("options", [*INPUTS, {"features": ["q"], "label": "act"}])
 def test_a_long_file_with_a_column_of_parties_is_the_one_in_memory(
-    options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    options: dict[str, Any], large: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if large:
+        in_pieces(monkeypatch)
     tables = [cells(number) for number in range(PARTIES)]
     whole_table = {key: [value for table in tables for value in table[key]] for key in columns_of(options)}
     names = [f"party{number}" for number, table in enumerate(tables) for _ in table["p"]]
@@ -140,6 +157,91 @@ def test_a_long_file_with_a_column_of_parties_is_the_one_in_memory(
         assert one.name == other.name
         for part in ("train", "validation", "test"):
             assert_same(getattr(one, part), getattr(other, part))
+    assert isinstance(stored.parties[0].train.stored("known"), CodedLabels if large else torch.Tensor)
+
+
+LONG_RUNS: list[dict[str, Any]] = [
+    {"algorithm": {"name": "analytic"}, "encoder": {"name": "random_features", "features": 20}},
+    {"algorithm": {"name": "analytic", "balance": True}, "encoder": {"name": "random_features", "features": 20}},
+    {"algorithm": {"name": "analytic", "likelihood": 2}, "encoder": {"name": "random_features", "features": 20}},
+    {"algorithm": {"name": "fedalign"}, "encoder": {"name": "mlp", "dim": 8, "hidden": 8}, "rounds": 2},
+]
+
+
+@pytest.mark.parametrize("style", ["label", "label_columns"])
+@pytest.mark.parametrize("settings", LONG_RUNS)
+def test_a_run_on_a_long_file_is_the_same_to_the_bit(
+    settings: dict[str, Any], style: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(5)
+    count = 400
+    table: dict[str, list[Any]] = {name: rng.normal(size=count).round(3).tolist() for name in ("p", "q", "r")}
+    table["who"] = [f"party{i}" for i in rng.integers(3, size=count)]
+    table["act"] = [["sit", "run", "walk", "none of these", None][i] for i in rng.integers(5, size=count)]
+    table |= {name: [[0, 1, None][i] for i in rng.integers(3, size=count)] for name in ("a", "b")}
+    write(tmp_path / "all.jsonl", table)
+    labels: dict[str, Any] = {"label": "act"} if style == "label" else {"label_columns": ["a", "b"]}
+    dataset = {"name": "files", "path": str(tmp_path / "all.jsonl"), "features": ["p", "q", "r"], "client": "who"}
+    asked = config.from_table({**settings, "dataset": {**dataset, **labels}, "training": {"epochs": 1}})
+    monkeypatch.setattr(jsonlines, "ROWS", 50)
+    experiment.run(asked, tmp_path / "whole")
+    in_pieces(monkeypatch)
+    for module, name, size in ((many_parties, "LONG", 10), (examples, "ROWS", 30), (sums, "PIECE", 30)):
+        monkeypatch.setattr(module, name, size)
+    experiment.run(asked, tmp_path / "stored")
+    assert outcome(tmp_path / "stored") == outcome(tmp_path / "whole")
+
+
+def test_a_file_with_very_many_parties_needs_few_open_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    count = 300
+    table: dict[str, list[Any]] = {"p": list(range(3 * count)), "act": ["sit", "run", "walk"] * count}
+    write(tmp_path / "all.jsonl", table | {"who": [f"party{i // 3}" for i in range(3 * count)]})
+    monkeypatch.setattr(many_parties, "LONG", 10)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(200, before[1]), before[1]))
+    try:
+        assert len(load(tmp_path / "all.jsonl", features=["p"], label="act", client="who").parties) == count
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@pytest.mark.parametrize("columns", [1, 2, 3, 17])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_moments_of_pieces_are_those_of_all_rows_to_the_bit(columns: int, dtype: Any) -> None:
+    rng = np.random.default_rng(columns)
+    values = (rng.normal(size=(1000, columns)) * 10.0 ** rng.integers(-3, 6, size=columns)).astype(dtype)
+    values[rng.random(values.shape) < 0.05] = np.nan
+    pieces = np.split(values, [0, 1, 130, 131, 700])
+    assert Moments.of_pieces(pieces) == Moments.of(values)
+
+
+def test_the_memory_of_a_run_does_not_grow_with_the_rows_of_a_file(tmp_path: Path) -> None:
+    columns, peaks = [f"x{i}" for i in range(16)], []
+    for rows in (50_000, 400_000):
+        rng = np.random.default_rng(rows)
+        table = {name: rng.normal(size=rows).round(2) for name in columns}
+        names = {"label": rng.choice(["a", "b", "c"], size=rows), "party": rng.choice(["p", "q"], size=rows)}
+        pl.DataFrame({**table, **names}).write_csv(tmp_path / "rows.csv")
+        words = [sys.executable, "-c", MEASURED, str(tmp_path / "rows.csv"), str(tmp_path / f"out{rows}")]
+        peaks.append(float(subprocess.run(words, check=True, capture_output=True, text=True).stdout.split()[-1]))
+    assert peaks[1] - peaks[0] < 65  # MB; more than 100 if a party's rows are in memory
+
+
+MEASURED = """
+import resource, sys
+from pathlib import Path
+from fedalign import config
+from fedalign.ingest import many_parties
+from fedalign.runs import experiment
+many_parties.LONG = 1
+dataset = {"name": "files", "path": sys.argv[1], "features": [f"x{i}" for i in range(16)]}
+experiment.run(config.from_table({
+    "algorithm": {"name": "analytic", "refinements": 0, "penalty": 1.0},
+    "dataset": {**dataset, "label": "label", "client": "party"},
+    "encoder": {"name": "random_features", "features": 20},
+}), Path(sys.argv[2]))
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+"""
 
 
 def test_a_test_file_is_of_no_party(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,7 +306,7 @@ def test_no_space_for_the_rows_is_one_sentence() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
     try:
         with pytest.raises(UserError, match="set TMPDIR to a folder with more space"):
-            parties.add("party", [rows, None, None])
+            parties.add("party", [[rows, None, None]])
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
@@ -216,15 +318,18 @@ def test_rows_of_many_parts_are_joined_in_order() -> None:
         )
         for m in range(7)
     ]
-    assert_same(concatenated(iter(parts), group=3), concatenate(parts))
-    assert concatenated([]) is None
+    gathered = Gathered()
+    assert gathered.examples() is None
+    for part in parts:
+        gathered.append(part)
+    assert_same(gathered.examples(), concatenate(parts))
 
 
 def test_a_party_of_one_part_has_no_other() -> None:
     rows = Examples(torch.arange(6.0).view(3, 2), torch.eye(3), torch.ones(3, 3).bool(), torch.ones(3).bool())
     parties = StoredParties()
-    parties.add("a", [rows, None, None])
-    parties.add("b", [rows, None, rows.take(torch.tensor([2]))])
+    parties.add("a", [[rows, None, None]])
+    parties.add("b", [[rows, None, rows.take(torch.tensor([2]))]])
     first, second = parties
     assert (first.validation, first.test, second.validation) == (None, None, None)
     assert isinstance(second, Party)

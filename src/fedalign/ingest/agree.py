@@ -12,7 +12,8 @@ Numbers need, for each column, the number of values, their mean and the sum of s
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from fedalign.errors import UserError
 from fedalign.ingest.aliases import Aliases
 from fedalign.ingest.offer import Agreement, Offer
 from fedalign.ingest.records import Records
-from fedalign.inputs import InputKind, find_kind
+from fedalign.inputs import InputKind, Raw, find_kind
 from fedalign.labels.names import Near, reconcile
 from fedalign.sparse_labels import EVERYTHING, MANY_CLASSES, NOTHING, KnownRows, YesLists
 from fedalign.system.memory import require_label_memory
@@ -37,6 +38,26 @@ def offer(party: str, records: Records, classes: Sequence[str], task: Task, prep
     kind = find_kind(records.kind)
     found = kind.offer(records.x, records.columns, kind.settings_of(preparation))
     return Offer(party=party, task=task, kind=records.kind, classes=tuple(classes), **found)
+
+
+def offer_in_pieces(
+    party: str, pieces: Iterable[Records], classes: Sequence[str], task: Task, preparation: Preparation
+) -> Offer:
+    """The same, of the training rows of all pieces, which are read more than once."""
+    first = next(iter(pieces))
+    kind = find_kind(first.kind)
+    found = kind.offer_in_pieces(_Inputs(pieces), first.columns, kind.settings_of(preparation))
+    return Offer(party=party, task=task, kind=first.kind, classes=tuple(classes), **found)
+
+
+@dataclass(frozen=True)
+class _Inputs:
+    """The raw rows of each piece, as often as they are asked for."""
+
+    pieces: Iterable[Records]
+
+    def __iter__(self) -> Iterator[Raw]:
+        return (piece.x for piece in self.pieces)
 
 
 def agree(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 import numpy as np
 from torch import Tensor
@@ -14,7 +14,8 @@ from fedalign.inputs.frames import table_of_numbers
 from fedalign.inputs.input_kind import Reader
 from fedalign.inputs.profile import FilesProfile, Guess
 from fedalign.inputs.raw import Raw
-from fedalign.inputs.scaled import ScaledNumbers
+from fedalign.inputs.scaled import FEW, ScaledNumbers
+from fedalign.inputs.scaling import Moments
 from fedalign.inputs.shape import Shape
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ class Features(ScaledNumbers):
     kind: Literal["features"] = "features"
 
     order: ClassVar[int] = 30
+    in_pieces: ClassVar[bool] = True
     rows_called: ClassVar[str] = "rows of numbers"
     encoder: ClassVar[str] = "mlp"
     feature_map: ClassVar[str] = "random_features"
@@ -64,6 +66,12 @@ class Features(ScaledNumbers):
         if columns.features == "all":
             return FeatureReader(numeric_columns(table, other, missing))
         return FeatureReader(columns.features)
+
+    @classmethod
+    def offer_in_pieces(cls, pieces: Iterable[Raw], columns: tuple[str, ...], settings: Any) -> dict[str, Any]:
+        if settings.ranges:
+            return cls.offer(next(iter(pieces)), columns, settings)  # without its numbers
+        return {"columns": columns, "moments": Moments.of_pieces(cast("Iterable[np.ndarray]", pieces)).without_few(FEW)}
 
     @classmethod
     def recognises(cls, rows: Sequence[Any]) -> bool:

@@ -7,14 +7,14 @@ instance holds what they agreed on: it is stored with the model and turns raw ro
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from fedalign.inputs.profile import FilesProfile, Guess, PartyRows
-from fedalign.inputs.raw import Raw
+from fedalign.inputs.raw import Raw, join
 from fedalign.inputs.scaling import Scaling, Stored
 from fedalign.inputs.shape import Shape
 from fedalign.types import Rows
@@ -55,6 +55,8 @@ class InputKind(Stored):
     feature_map: ClassVar[str] = ""  # the fixed encoder that suits it; empty: there is none
     # whether rows and cells may be paths, which nobody but the owner of the machine may choose
     opens_files: ClassVar[bool] = False
+    # whether `rows` prepares each row by itself, so that those of a long file may be prepared piece by piece
+    in_pieces: ClassVar[bool] = False
     trial_is_prepared: ClassVar[bool] = False  # whether `trial` returns prepared rows
     graph_rows: ClassVar[str] = "`rows`"  # what an exported graph reads
     new_file: ClassVar[str] = "NEW.csv"  # stands for a user's new rows in the commands that are suggested
@@ -127,6 +129,11 @@ class InputKind(Stored):
     def offer(cls, x: Raw, columns: tuple[str, ...], settings: Any) -> dict[str, Any]:
         """What a party reports about its training rows: fields of `Offer` (columns, moments, words, other)."""
         return {}
+
+    @classmethod
+    def offer_in_pieces(cls, pieces: Iterable[Raw], columns: tuple[str, ...], settings: Any) -> dict[str, Any]:
+        """`offer` of the rows of all pieces, which may be read more than once and should not be held together."""
+        return cls.offer(join(list(pieces), cls.rows_called), columns, settings)
 
     @classmethod
     def exact_report(cls, settings: Any) -> str:

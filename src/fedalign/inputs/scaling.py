@@ -47,6 +47,27 @@ class Moments(Stored):
         squares = (np.where(seen, values - mean, 0) ** 2).sum(0)
         return cls(count=tuple(count.tolist()), mean=tuple(mean.tolist()), squares=tuple(squares.tolist()))
 
+    @classmethod
+    def of_pieces(cls, pieces: Iterable[np.ndarray]) -> Moments:
+        """The moments of the rows of all pieces, to the bit, with few of them in memory. Pieces are read twice."""
+        first = next(iter(pieces))
+        if first.shape[1] == 1:  # numpy adds a single column in another order
+            return cls.of(np.concatenate(list(pieces)))
+        count = np.zeros(first.shape[1], dtype=np.int64)
+        total = squares = np.zeros((0, first.shape[1]))  # (1, F) after the first piece
+        for piece in pieces:
+            values = piece.astype(np.float64)
+            missing = np.isnan(values)
+            count += len(values) - missing.sum(0)
+            values[missing] = 0
+            total = np.concatenate([total, values]).sum(0, keepdims=True)  # in the order of rows, as of one table
+        mean = total[0] / np.maximum(count, 1)
+        for piece in pieces:
+            away = piece.astype(np.float64) - mean
+            away[np.isnan(away)] = 0
+            squares = np.concatenate([squares, away**2]).sum(0, keepdims=True)
+        return cls(count=tuple(count.tolist()), mean=tuple(mean.tolist()), squares=tuple(squares[0].tolist()))
+
     def without_few(self, least: int) -> Moments:
         """The moments without columns that have fewer values: the mean of a single value would be that value itself."""
         kept = [count >= least for count in self.count]

@@ -75,6 +75,7 @@ class Text(InputKind):
 
     feature_map: ClassVar[str] = "tfidf"
     trial_is_prepared: ClassVar[bool] = True
+    in_pieces: ClassVar[bool] = True
     order: ClassVar[int] = 20
     rows_called: ClassVar[str] = "texts"
     graph_rows: ClassVar[str] = "`rows` (n, T) int64 tokens as `labels.json` describes, `lengths` (n,)"
@@ -109,13 +110,18 @@ class Text(InputKind):
     @classmethod
     def offer(cls, x: Raw, columns: tuple[str, ...], settings: TextSettings) -> dict[str, Any]:
         """Nothing for hashed words; else the words that the party uses often enough, with their counts."""
+        return cls.offer_in_pieces([x], columns, settings)
+
+    @classmethod
+    def offer_in_pieces(cls, pieces: Iterable[Raw], columns: tuple[str, ...], settings: TextSettings) -> dict[str, Any]:
         if settings.vocabulary == "hashed":
             return {}
-        assert isinstance(x, np.ndarray)
         text = settings.prepare()
         counts: Counter[str] = Counter()
-        for document in x.tolist():
-            counts.update(text.tokens(document))
+        for x in pieces:
+            assert isinstance(x, np.ndarray)
+            for document in x.tolist():
+                counts.update(text.tokens(document))
         return {"words": {word: count for word, count in sorted(counts.items()) if count >= settings.min_count}}
 
     @classmethod

@@ -34,9 +34,11 @@ from fedalign.runs.models import model as model
 from fedalign.runs.models import with_feature_map as with_feature_map
 from fedalign.runs.results import finish
 from fedalign.system import device
+from fedalign.system.mapped import give_back
 from fedalign.system.memory import running_out_named
 from fedalign.types import Examples, Federation, Pool, Sequences, bytes_of, elsewhere, in_pieces
 
+ROWS = 1 << 16  # of a digest, at once
 LESS_MEMORY = "give fewer rows, fewer classes or a smaller encoder, or resume the run on a machine with more memory"
 
 
@@ -232,7 +234,10 @@ def _digest_of(data: Federation, absent: bool) -> hashlib._Hash:
 
 
 def _tensors(part: Examples) -> Iterator[torch.Tensor]:
-    yield from [part.x.values, part.x.offsets] if isinstance(part.x, Sequences) else [part.x]
+    for x in [part.x.values, part.x.offsets] if isinstance(part.x, Sequences) else [part.x]:
+        for first in range(0, len(x), ROWS):  # which may be in a file
+            yield x[first : first + ROWS]
+            give_back(x, slice(first, first + ROWS))
     yield from (piece.y for piece in in_pieces(part))
     yield from (piece.known for piece in in_pieces(part))
     yield part.classes

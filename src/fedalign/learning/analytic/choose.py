@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedalign.learning.analytic.refine import possible
 from fedalign.learning.analytic.sums import with_constant
-from fedalign.types import Arrays, Task
+from fedalign.types import Arrays, LabelRows, Task
 
 TEMPERATURES = torch.tensor([0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, 0.7, 1.0, 1.4, 2.0], dtype=torch.float64)
 BINS = 400
@@ -25,18 +25,20 @@ SHARES = 15  # intervals of probability in the calibration error
 YES, NO, UNKNOWN = range(3)  # planes of a histogram
 
 
-def loss_sums(chunks: Iterable[Tensor], y: Tensor, known: Tensor, candidates: Tensor) -> Arrays:
+def loss_sums(chunks: Iterable[Tensor], y: LabelRows, known: LabelRows, candidates: Tensor) -> Arrays:
     """Single-label: losses of one client's validation rows for candidate weights (K, C, d + 1).
 
     Returns `losses` (K, T), negative log likelihood at each of `TEMPERATURES`, and `rows` (1,) that carry a loss.
     """
     losses = torch.zeros(len(candidates), len(TEMPERATURES), dtype=torch.float64)
-    first = 0
+    first = counted = 0
     for chunk in chunks:
         z = with_constant(chunk)
         rows = slice(first, first + len(z))
         first += len(z)
-        impossible = ~possible(y[rows], known[rows])
+        labels, seen = y[rows], known[rows]
+        counted += int(seen.any(1).sum())
+        impossible = ~possible(labels, seen)
         for k, weights in enumerate(candidates):
             scores, t = z @ weights.T, 0
             for some in TEMPERATURES.split(max(1, STACKED // max(scores.numel(), 1))):
@@ -45,7 +47,7 @@ def loss_sums(chunks: Iterable[Tensor], y: Tensor, known: Tensor, candidates: Te
                 for loss in found:  # each one alone, so that the order of addition is that of its rows
                     losses[k, t] += loss.sum()
                     t += 1
-    return {"losses": losses, "rows": known.any(1).sum().to(torch.float64).view(1)}
+    return {"losses": losses, "rows": torch.tensor([counted], dtype=torch.float64)}
 
 
 def best_candidate(losses: Tensor) -> tuple[int, float]:
@@ -69,7 +71,7 @@ def centres() -> Tensor:
     return (bounds[1:] + bounds[:-1]) / 2
 
 
-def histograms(chunks: Iterable[Tensor], y: Tensor, known: Tensor, weights: Tensor) -> Tensor:
+def histograms(chunks: Iterable[Tensor], y: LabelRows, known: LabelRows, weights: Tensor) -> Tensor:
     """(C, 3, BINS) float64 counts of one client's scores: of known yes, known no and unknown entries.
 
     Weights may be those of K candidates (K, C, d + 1); then (K, C, 3, BINS).
@@ -109,7 +111,7 @@ def ranking(counts: Tensor) -> float:
     return 0.5 if bool(found.isnan()) else float(found)
 
 
-def reliability_sums(chunks: Iterable[Tensor], y: Tensor, known: Tensor, weights: Tensor, task: Task) -> Tensor:
+def reliability_sums(chunks: Iterable[Tensor], y: LabelRows, known: LabelRows, weights: Tensor, task: Task) -> Tensor:
     """(3, SHARES) for each interval of predicted probability: entries, their probabilities and their labels, summed.
 
     Multi-label: all known entries. Single-label: the likeliest class of each labelled row.

@@ -15,10 +15,12 @@ from fedalign.learning.analytic import choose, kept, refine
 from fedalign.learning.analytic.sums import sums
 from fedalign.learning.local_training import labelled_rows
 from fedalign.learning.model import DualEncoder
-from fedalign.types import Arrays, Examples, Rows, Task, Update, Visit, take
+from fedalign.system.mapped import in_file
+from fedalign.types import Arrays, Examples, Rows, Sequences, Task, Update, Visit, take
 
 ROWS = 4096  # features computed at once
-KEPT = 256 << 20  # bytes of features that are kept while one answer is computed
+FIRST = 5 * ROWS  # rows whose features are kept while one answer is computed; as many as `refine` balances
+KEPT = 256 << 20  # bytes of features that are kept
 BYTES = 4  # of a feature
 SHARES = "class_shares"  # (C,) what expected labels are balanced to; zeros: they are not
 SOFTNESS = 0.07  # temperature of expected labels, for targets 0 and 1
@@ -51,7 +53,7 @@ def answer(visit: Visit) -> Arrays:
     found: Arrays = {}
     training = Part(model, data)
     if not is_held(visit.received, visit.client):  # a client that joins later sends its sums with its first answer
-        found |= sums(training.features, data.y, data.known)
+        found |= sums(training.features, training.y, training.known)
         if TEACHER in visit.received:
             found[TEACHER_SUMS] = refine.label_sums(training.features, data.extra[TEACHER])
     if stage in ANSWERS:
@@ -66,40 +68,49 @@ def is_held(received: Arrays, client: int) -> bool:
 
 
 class Features:
-    """Features of consecutive rows, (rows, d) at a time, so that memory does not grow with the number of rows. Features
-    that fit into KEPT bytes are computed once, and those of images once per run."""
+    """Features of consecutive rows, (rows, d) at a time, so that memory does not grow with the number of rows. Those
+    of the first rows are computed once, and those of all images once per run, if they fit into KEPT bytes."""
 
     def __init__(self, model: DualEncoder, x: Rows) -> None:
         self.model, self.x, self.width = model, x, model.label_encoder.weight.shape[1]
-        self.kept: list[Tensor] | None = None
+        self.kept: list[Tensor] = []  # of the first rows
 
     def __iter__(self) -> Iterator[Tensor]:
-        if self.kept is None and len(self.x) * self.width * BYTES <= KEPT:
-            self.kept = self._kept() if isinstance(self.x, Tensor) and self.x.ndim > 2 else list(self._computed())
-        return iter(self.kept) if self.kept is not None else self._computed()
+        if isinstance(self.x, Tensor) and self.x.ndim > 2 and len(self.x) * self.width * BYTES <= KEPT:
+            self.kept = self.kept or self._of_images()
+        done = list(self.kept)
+        yield from done
+        first = sum(map(len, done))
+        for part in self._computed(first) if first < len(self.x) or not done else ():
+            first += len(part)
+            if first <= FIRST and first * self.width * BYTES <= KEPT:
+                self.kept.append(part)
+            yield part
 
-    def _kept(self) -> list[Tensor]:
+    def _of_images(self) -> list[Tensor]:
         """Features of images take long: they are kept from round to round."""
         mark = kept.digest(self.model.data_encoder)
         found = kept.features.get(self.x, mark)
         if found is None:
-            found = list(self._computed())
+            found = list(self._computed(0))
             kept.features.put(self.x, mark, found)
         return found
 
-    def _computed(self) -> Iterator[Tensor]:
+    def _computed(self, first: int) -> Iterator[Tensor]:
         if not len(self.x):
             yield torch.zeros(0, self.width)
-        for rows in torch.arange(len(self.x)).split(ROWS):
+        for rows in torch.arange(first, len(self.x)).split(ROWS) if first < len(self.x) else ():
+            whole = len(rows) == len(self.x) and not in_file(self.x.values if isinstance(self.x, Sequences) else self.x)
             with torch.no_grad():
-                yield self.model.encode(take(self.x, rows) if len(rows) < len(self.x) else self.x)
+                yield self.model.encode(self.x if whole else take(self.x, rows))
 
 
 class Part:
     """Training or validation rows of a client, and their features."""
 
     def __init__(self, model: DualEncoder, data: Examples) -> None:
-        self.features, self.y, self.known = Features(model, data.x), data.y, data.known
+        self.features = Features(model, data.x)
+        self.y, self.known = data.in_slices("y"), data.in_slices("known")
 
 
 def statistics(model: DualEncoder, x: Rows) -> Arrays:
@@ -116,13 +127,9 @@ def _candidates(training: Part, validation: Part, received: Arrays, task: Task) 
     found = choose.loss_sums(validation.features, validation.y, validation.known, candidates)
     if TEACHER in received:  # which labels unknown entries instead
         return found
-    expected = [
-        refine.expected_sums(
-            training.features, training.known, weights, task, SOFTNESS, shares if bool(shares.any()) else None
-        )
-        for weights in candidates
-    ]
-    return {**found, "expected": torch.stack(expected)}
+    balanced = shares if bool(shares.any()) else None
+    expected = refine.expected_sums(training.features, training.known, candidates, task, SOFTNESS, balanced)
+    return {**found, "expected": expected}
 
 
 def _ranking(training: Part, validation: Part, received: Arrays, task: Task) -> Arrays:

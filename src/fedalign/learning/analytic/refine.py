@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedalign.learning.analytic.sums import with_constant
-from fedalign.types import Arrays, Task
+from fedalign.types import Arrays, LabelRows, Task
 
 MEMORY = 10  # pairs of steps and gradient differences that L-BFGS remembers
 PASSES = 30  # in which offsets are found that balance expected labels
@@ -24,7 +24,7 @@ ARMIJO = 1e-4  # share of the promised decrease that a step must reach
 
 def expected_sums(
     chunks: Iterable[Tensor],
-    known: Tensor,
+    known: LabelRows,
     weights: Tensor,
     task: Task,
     temperature: float,
@@ -68,7 +68,7 @@ def label_sums(chunks: Iterable[Tensor], labels: Tensor) -> Tensor:
     return torch.stack(parts).sum(0)
 
 
-def _offsets(chunks: Iterable[Tensor], known: Tensor, weights: Tensor, temperature: float, shares: Tensor) -> Tensor:
+def _offsets(chunks: Iterable[Tensor], known: LabelRows, weights: Tensor, temperature: float, shares: Tensor) -> Tensor:
     """(C,) what is added to logits so that the expected labels of unknown entries have the given shares."""
     logits, left = [], known[:BALANCED]
     for chunk in chunks:
@@ -98,7 +98,7 @@ def balancing(logits: Tensor, shares: Tensor) -> Tensor:
 
 
 def likelihood_sums(
-    chunks: Iterable[Tensor], y: Tensor, known: Tensor, weights: Tensor, task: Task, omega: float = 0.0
+    chunks: Iterable[Tensor], y: LabelRows, known: LabelRows, weights: Tensor, task: Task, omega: float = 0.0
 ) -> Arrays:
     """Negative log likelihood of one client's labels, `loss` (1,), and its `gradient` (C, d + 1).
 

@@ -24,12 +24,13 @@ from torch import Tensor
 
 from fedalign.learning.analytic.cholesky import factor, factoring
 from fedalign.learning.scoring import threads
-from fedalign.types import Arrays, Task
+from fedalign.types import Arrays, LabelRows, Task
 
 ALL = 0  # the first matrix of `grams` is that of all rows
 NONE = -1  # in `which`: no row is known for this class
 JITTER = 1e-4  # relative, of the check for negative eigenvalues
 SPARSE = 0.1  # share of numbers other than 0 below which a product of sparse rows is faster
+PIECE = 1 << 16  # rows whose labels are compared at once
 LOOSE = 1e-3  # relative, of the check of class sums
 SMALL = 1 << 18  # numbers of matrices that are checked sooner than threads for them start
 SLACK = 1e-6  # relative; feature maps compute norms in single precision
@@ -45,7 +46,7 @@ class Reason(enum.Enum):
     NOT_OF_ROWS = "class sums that no rows of these matrices have"
 
 
-def sums(chunks: Iterable[Tensor], y: Tensor, known: Tensor) -> Arrays:
+def sums(chunks: Iterable[Tensor], y: LabelRows, known: LabelRows) -> Arrays:
     """The sums of one client, all that it sends in the first exchange.
 
     Args:
@@ -58,10 +59,7 @@ def sums(chunks: Iterable[Tensor], y: Tensor, known: Tensor) -> Arrays:
         `which` (C,): the matrix of the rows for which each class is known, or -1.
         `class_sums` (C, d + 1): the sum of the rows of each class.
     """
-    masks, which = _masks(known)  # (n, G - 1)
-    # the smaller of the known and the other rows is multiplied out; the difference to all rows is the other
-    inverted = masks.sum(0) > len(masks) / 2  # (G - 1,)
-    computed = masks ^ inverted
+    own, inverted, which = _matrices_of(known)  # a class of each matrix but the first
     grams: list[Tensor] = []
     totals, first = None, 0
     for chunk in chunks:
@@ -71,11 +69,12 @@ def sums(chunks: Iterable[Tensor], y: Tensor, known: Tensor) -> Arrays:
         if first > len(y):
             break
         if totals is None:
-            grams = [torch.zeros(z.shape[1], z.shape[1], dtype=torch.float64) for _ in range(1 + masks.shape[1])]
+            grams = [torch.zeros(z.shape[1], z.shape[1], dtype=torch.float64) for _ in range(1 + len(own))]
             totals = torch.zeros(y.shape[1], z.shape[1], dtype=torch.float64)
-        totals += (y[rows] * known[rows]).to(torch.float64).T @ z
+        seen = known[rows]
+        totals += (y[rows] * seen).to(torch.float64).T @ z
         grams[ALL] += gram_of(z)
-        for g, mask in enumerate(computed[rows].T, start=1):
+        for g, mask in enumerate((seen[:, own] ^ inverted).T, start=1):
             grams[g] += gram_of(z[mask])
     if totals is None or first != len(y):
         raise ValueError(f"{first} rows of features for {len(y)} rows of labels")
@@ -84,25 +83,38 @@ def sums(chunks: Iterable[Tensor], y: Tensor, known: Tensor) -> Arrays:
     return {"grams": torch.stack([pack(gram) for gram in grams]), "which": which, "class_sums": totals}
 
 
-def _masks(known: Tensor) -> tuple[Tensor, Tensor]:
-    """The distinct columns of `known` other than all or none (n, G - 1), and the Gram matrix of each class (C,)."""
-    columns, place = torch.unique(known, dim=1, return_inverse=True)
-    number = torch.full((columns.shape[1],), NONE)
-    kept = []
-    for column in range(columns.shape[1]):
-        if bool(columns[:, column].all()):
-            number[column] = ALL
-        elif bool(columns[:, column].any()):
-            kept.append(column)
-            number[column] = len(kept)
-    return columns[:, kept], number[place]
+def _matrices_of(known: LabelRows) -> tuple[Tensor, Tensor, Tensor]:
+    """Which Gram matrices the rows need beside that of all rows: one for each of the distinct columns of `known` other
+    than all or none, in their lexicographic order.
+
+    Returns a class with each of these columns (G - 1,), whether its other rows are multiplied out, because they are
+    fewer, and the Gram matrix of each class (C,).
+    """
+    n, classes = known.shape
+    order, counts = torch.zeros(classes, dtype=torch.int64), torch.zeros(classes, dtype=torch.int64)
+    for first in range(0, n, PIECE):
+        part = known[first : first + PIECE]
+        place = torch.unique(part, dim=1, return_inverse=True)[1]
+        order = torch.unique(torch.stack([order, place], 1), dim=0, return_inverse=True)[1]
+        counts += part.sum(0)
+    number, own = torch.full((classes,), NONE), []
+    for column in order.unique().tolist():
+        alike = (order == column).nonzero().flatten()
+        count = int(counts[alike[0]])
+        if count == n:
+            number[alike] = ALL
+        elif count:
+            own.append(int(alike[0]))
+            number[alike] = len(own)
+    chosen = torch.tensor(own, dtype=torch.int64)
+    return chosen, counts[chosen] > n / 2, number
 
 
 def matrices(y: Tensor, known: Tensor, task: Task) -> int:
     """How many Gram matrices a client with these labels (n, C) sends, whichever classes other clients have."""
     if task == "single":  # classes of others are known in the labelled rows
         known = torch.cat([known, ((y > 0) & known).any(1, keepdim=True)], 1)
-    return 1 + _masks(known)[0].shape[1]
+    return 1 + len(_matrices_of(known)[0])
 
 
 def with_constant(z: Tensor) -> Tensor:
