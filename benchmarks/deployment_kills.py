@@ -169,6 +169,8 @@ class Deployment:
                     return passed, kills, f"the server ended: {run.said('server')[-500:]}"
                 killed = self.kill(run, kind)
                 before = self.answered()  # a round that ended before the kill is no evidence
+                if before >= self.config.rounds:
+                    return passed, kills, f"all rounds were over after {tried} kills; give more --rounds"
                 if not killed:
                     time.sleep(0.2)
                     continue
@@ -208,11 +210,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=10, help="of each kind")
     parser.add_argument("--only", nargs="+", choices=KINDS, default=KINDS)
-    parser.add_argument("--rounds", type=int, help="by default half again as many as kills")
+    parser.add_argument("--rounds", type=int, help="by default six times as many as kills")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--keep", type=Path, help="a folder for what the commands said")
     options = parser.parse_args()
-    rounds = options.rounds or 4 + options.kills * 3 // 2
+    rounds = options.rounds or 4 + options.kills * 6
     failed = False
     with tempfile.TemporaryDirectory(prefix="fedalign-kills-") as temporary:
         for number, kind in enumerate(options.only):
