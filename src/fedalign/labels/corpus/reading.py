@@ -87,13 +87,21 @@ def _documents(item: Item, reading: Reading) -> Iterator[bytes]:
             for block in blocks(lines, BLOCK, LINE_END, 0):
                 yield from documents.from_lines(block, reading.field)
         else:
-            data = stream.read(LARGEST + 1)
-            if len(data) > LARGEST:
-                raise UnreadableError(f"is larger than {LARGEST >> 20} MB")
+            data = _whole(stream)
             if item.kind == "XML":
                 yield from documents.from_xml(data)
             else:
                 yield from documents.from_parquet(io.BytesIO(data), reading.field, 0, sys.maxsize)
+
+
+def _whole(stream: IO[bytes]) -> bytes:
+    """All bytes, read in blocks: a single call would first allocate as much as may come."""
+    found = bytearray()
+    while more := stream.read(BLOCK):
+        found += more
+        if len(found) > LARGEST:
+            raise UnreadableError(f"is larger than {LARGEST >> 20} MB")
+    return bytes(found)
 
 
 def _grouped(found: Iterable[bytes]) -> Iterator[bytes]:
