@@ -64,11 +64,14 @@ def test_a_step_is_that_of_autograd(
     names = [name for name, _ in model.named_parameters()]
     gradients = torch.autograd.grad(loss, list(model.parameters()))
     rates = {name: 0.5 if name.startswith("label_encoder") else 0.25 for name in names}
-    weights = model.arrays()
-    perceptron.step(layers, weights, (x.clone(), y, share), rates, task)
     before = model.arrays()
+    others = {name: torch.randn_like(value) for name, value in before.items()}  # another client with other weights
+    weights = {name: torch.stack([others[name], value]) for name, value in before.items()}
+    batch = (torch.stack([torch.randn_like(x), x]), torch.stack([y, y]), torch.stack([torch.zeros_like(share), share]))
+    perceptron.step(layers, weights, batch, rates, task)
     for name, gradient in zip(names, gradients, strict=True):
-        assert torch.allclose(weights[name], before[name] - rates[name] * gradient, atol=1e-5), name
+        assert torch.allclose(weights[name][1], before[name] - rates[name] * gradient, atol=1e-5), name
+        assert torch.equal(weights[name][0], others[name]), "rows that count nothing move nothing"
 
 
 @pytest.mark.parametrize("fused", [True, False])

@@ -13,17 +13,18 @@ from fedalign.learning import perceptron
 from fedalign.learning.client_state import ClientStates
 from fedalign.learning.model import DualEncoder
 from fedalign.learning.rounds import Plan, Reply
-from fedalign.learning.stacked import Member, plain_rates, train_perceptron, train_stack
+from fedalign.learning.stacked import Member, train_stack
 from fedalign.randomness import KeyedRandom
 from fedalign.system.device import CPU
-from fedalign.types import Rows, Server, size_of
+from fedalign.system.mapped import in_file
+from fedalign.types import Examples, Rows, Server, size_of
 
 STACK = 16  # clients trained together at most
 WIDE = 1024  # rows that a perceptron scores at once
 
 
 class StackedEngine(LocalEngine):
-    """Trains the clients of a round in groups, one group per thread; those of a perceptron by plain SGD one by one."""
+    """Trains the clients of a round in groups, one group per thread."""
 
     def __init__(
         self, plan: Plan, pool: ThreadPoolExecutor, workers: int, states: ClientStates, device: torch.device = CPU
@@ -32,7 +33,13 @@ class StackedEngine(LocalEngine):
         self.layers = perceptron.layers_of(plan.model.clone())  # tracing may leave marks in a module of one's own
         if self.layers:
             self.chunk = WIDE
-        self.group = 1 if self.layers and plain_rates(plan.model.arrays(), plan.config.training) else STACK
+
+    def batch(self, part: Examples, rows: Tensor) -> Examples:
+        if self.layers is None or not isinstance(part.x, Tensor) or in_file(part.x):
+            return super().batch(part, rows)
+        # the rows of a chunk of a tensor follow one another, and nothing here writes to them: no copy is needed
+        x = part.x[int(rows[0]) : int(rows[0]) + len(rows)]
+        return Examples(x, part.stored("y")[rows], part.stored("known")[rows], part.classes)
 
     def logits(self, model: DualEncoder, x: Rows) -> Tensor:
         if self.layers is None or not isinstance(x, Tensor):
@@ -43,7 +50,7 @@ class StackedEngine(LocalEngine):
         self.pending.clear()
         parties = self.plan.federation.parties
         order = sorted(chosen, key=lambda m: -len(parties[m].train))
-        groups = max(self.workers, -(-len(order) // self.group))
+        groups = max(self.workers, -(-len(order) // STACK))
         running = [
             self.pool.submit(self._train_group, server, round_number, order[part::groups])
             for part in range(min(groups, len(order)))
@@ -62,10 +69,7 @@ class StackedEngine(LocalEngine):
             notes.append(callback)
         models = self._models.get()
         try:
-            if self.group == 1 and self.layers:
-                train_perceptron(plan.algorithm, models, self.layers, server, members[0], plan.config.training)
-            else:
-                train_stack(plan.algorithm, models, server, members, plan.config.training)
+            train_stack(plan.algorithm, models, server, members, plan.config.training, self.layers)
         finally:
             self._models.put(models)
         replies = []

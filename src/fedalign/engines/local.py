@@ -223,12 +223,16 @@ class LocalEngine:
                 models.start.load(weights)
                 loaded.add(id(models))
             for part, rows in job:
-                batch = part.take(rows)
+                batch = self.batch(part, rows)
                 with torch.no_grad():
                     found.append(counter(self.logits(models.start, batch.x), batch))
         finally:
             self._models.put(models)
         return sum(found[1:], start=found[0])
+
+    def batch(self, part: Examples, rows: Tensor) -> Examples:
+        """The rows of a chunk, which are scored and then forgotten."""
+        return part.take(rows)
 
     def logits(self, model: DualEncoder, x: Rows) -> Tensor:
         """(n, C) of rows that are scored."""

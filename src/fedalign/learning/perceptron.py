@@ -1,8 +1,8 @@
 """Perceptrons, linear layers with ReLU between them: steps of SGD without autograd, and a faster forward pass.
 
 With small batches autograd takes a third of a step, and a gradient of every weight is as much memory as the weights.
-Here the product that gives the gradient of a layer is added to the layer's weights at once. It is the same arithmetic
-in another order, so the last digits of results differ; `engine.stacked` chooses it.
+Here the product that gives the gradient of a layer is added to the layer's weights at once, for a stack of clients. It
+is the same arithmetic in another order, so the last digits of results differ; `engine.stacked` chooses it.
 """
 
 from __future__ import annotations
@@ -75,36 +75,34 @@ def _chain(encoder: nn.Module) -> list[Layer] | None:
 def forward(layers: Sequence[Layer], weights: Arrays, x: Tensor) -> Tensor:
     """(n, C) logits of rows (n, in)."""
     for layer in layers:
-        x = _output(layer, weights, x)
+        weight, bias = weights[layer.weight], weights[layer.bias] if layer.bias else None
+        if _FUSED is not None and weight.numel() >= LARGE and x.is_contiguous():
+            x = _FUSED(x, weight, bias, "relu" if layer.relu else "none", [], "")
+        else:
+            x = F.linear(x, weight, bias)
+            x = x.relu_() if layer.relu else x
     return x
-
-
-def _output(layer: Layer, weights: Arrays, x: Tensor) -> Tensor:
-    """(n, out) what a layer gives for (n, in)."""
-    weight, bias = weights[layer.weight], weights[layer.bias] if layer.bias else None
-    if _FUSED is not None and weight.numel() >= LARGE and x.is_contiguous():
-        done: Tensor = _FUSED(x, weight, bias, "relu" if layer.relu else "none", [], "")
-        return done
-    found = F.linear(x, weight, bias)
-    return found.relu_() if layer.relu else found
 
 
 def step(
     layers: Sequence[Layer], weights: Arrays, batch: tuple[Tensor, Tensor, Tensor], rates: dict[str, float], task: Task
 ) -> None:
-    """One step of SGD on (rows, labels, how much each entry counts), which changes the weights."""
+    """One step of SGD for each of G clients, which changes their weights (G, ...). The batch is (rows, labels, how much
+    each entry counts), each (G, n, ...)."""
     x, y, share = batch
     inputs = []  # of each layer
     for layer in layers:
         inputs.append(x)
-        x = _output(layer, weights, x)
-    slope = logit_gradient[task](x, y, share)  # (n, out) of the loss by what the layer gives
+        weight = weights[layer.weight].mT  # (G, in, out)
+        x = torch.baddbmm(weights[layer.bias].unsqueeze(1), x, weight) if layer.bias else torch.bmm(x, weight)
+        x = x.relu_() if layer.relu else x
+    slope = logit_gradient[task](x, y, share)  # (G, n, out) of the loss by what the layer gives
     for place in reversed(range(len(layers))):
         layer, given = layers[place], inputs[place]
         weight = weights[layer.weight]
-        passed = slope @ weight if place else None  # before the weights change
-        weight.addmm_(slope.T, given, alpha=-rates[layer.weight])
+        passed = torch.bmm(slope, weight) if place else None  # before the weights change
+        weight.baddbmm_(slope.mT, given, alpha=-rates[layer.weight])
         if layer.bias:
-            weights[layer.bias].sub_(slope.sum(0), alpha=rates[layer.bias])
+            weights[layer.bias].sub_(slope.sum(1), alpha=rates[layer.bias])
         if passed is not None:
             slope = passed.mul_(given > 0) if layers[place - 1].relu else passed

@@ -2,13 +2,13 @@
 
 With small batches and small models most of a step is overhead, which a stack pays once for all its clients. Each client
 keeps its own rows, order, optimizer and number of steps, as in `local_training`. Only the order of additions inside a
-matrix product differs, so the last digits of results do; that is why this is an option of the local engine. Perceptrons
-with plain SGD are faster still one after the other (`perceptron`), because the weights of one fit into a core's cache.
+matrix product differs, so the last digits of results do; that is why this is an option of the local engine. The steps
+of a perceptron with plain SGD are written by hand (`perceptron`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -92,56 +92,57 @@ def _forward(model: DualEncoder, weights: Arrays, x: Tensor) -> Tensor:
 
 
 def train_stack(
-    algorithm: Algorithm, models: ModelPair, server: Server, members: Sequence[Member], config: Training
+    algorithm: Algorithm,
+    models: ModelPair,
+    server: Server,
+    members: Sequence[Member],
+    config: Training,
+    layers: Sequence[perceptron.Layer] | None = None,
 ) -> None:
-    """Trains all members and sets their `update` and `kept`."""
+    """Trains all members and sets their `update` and `kept`. `layers`: of the model, if it is a perceptron."""
     model = models.model.load(server.weights)
     model.train_only([])
     visits = [_begun(algorithm, models, server, member, config) for member in members]
     # longest first, so that those which still have batches are always the first ones
     order = sorted(range(len(members)), key=lambda place: -visits[place].steps)
+    rates = plain_rates(_trained(model), config)
+    by_hand = layers if rates else None
+    lay = turned if by_hand is None else _as_it_is
     stack = {
-        name: turned(value.detach()).repeat(len(members), *[1] * value.dim()) for name, value in _trained(model).items()
+        name: lay(value.detach()).repeat(len(members), *[1] * value.dim()) for name, value in _trained(model).items()
     }
-    optimizers = [_optimizer(model, stack, place, config) for place in range(len(members))]
-    for place, member in enumerate(members[chosen] for chosen in order):
-        if config.keep_optimizer:
-            optimizer, names = optimizers[place]
-            restore(optimizer, names, {key: turned(value) for key, value in member.state.items()})
-    rates = plain_rates(stack, config)
+    optimizers = [] if rates else [_optimizer(model, stack, place, config) for place in range(len(members))]
+    if config.keep_optimizer:
+        for (optimizer, names), chosen in zip(optimizers, order, strict=not rates):
+            restore(optimizer, names, {key: turned(value) for key, value in members[chosen].state.items()})
     for step in range(visits[order[0]].steps):
         active = [visits[chosen] for chosen in order if visits[chosen].steps > step]
-        _step(model, stack, optimizers[: len(active)], [visit.batch(step) for visit in active], rates)
+        batches = [visit.batch(step) for visit in active]
+        if by_hand is None:
+            _step(model, stack, optimizers[: len(active)], batches, rates)
+        else:
+            parts = {name: value[: len(active)] for name, value in stack.items()}
+            perceptron.step(by_hand, parts, _together(batches), rates, model.task)
         for chosen in order[: len(active)]:
             members[chosen].callback.on_batch_end()
     fixed = model.arrays()
     for place, chosen in enumerate(order):
         member = members[chosen]
-        arrays = fixed | {name: turned(value[place]).clone() for name, value in stack.items()}
+        arrays = fixed | {name: lay(value[place]).clone() for name, value in stack.items()}
         member.update = _update(algorithm, model, arrays, visits[chosen].data)
-        optimizer, names = optimizers[place]
-        member.kept = (
-            {key: turned(value) for key, value in stored(optimizer, names).items()} if config.keep_optimizer else {}
-        )
+        if config.keep_optimizer and optimizers:
+            optimizer, names = optimizers[place]
+            member.kept = {key: turned(value) for key, value in stored(optimizer, names).items()}
 
 
-def train_perceptron(
-    algorithm: Algorithm,
-    models: ModelPair,
-    layers: Sequence[perceptron.Layer],
-    server: Server,
-    member: Member,
-    config: Training,
-) -> None:
-    """Trains a client whose model has these layers with plain SGD, and sets its `update`."""
-    model = models.model.load(server.weights)
-    visit = _begun(algorithm, models, server, member, config)
-    weights = model.arrays()
-    rates = plain_rates(weights, config)
-    for number in range(visit.steps):
-        perceptron.step(layers, weights, visit.batch(number), rates, model.task)
-        member.callback.on_batch_end()
-    member.update = _update(algorithm, model, weights, visit.data)
+def _together(batches: Sequence[tuple[Tensor, Tensor, Tensor]]) -> tuple[Tensor, Tensor, Tensor]:
+    """(rows, labels, how much each entry counts), each (G, n, ...)."""
+    x, y, share = (_stacked(parts) for parts in zip(*batches, strict=True))
+    return x, y, share
+
+
+def _as_it_is(value: Tensor) -> Tensor:
+    return value
 
 
 def _begun(algorithm: Algorithm, models: ModelPair, server: Server, member: Member, config: Training) -> Epochs:
@@ -193,7 +194,7 @@ def _step(
     rates: dict[str, float],
 ) -> None:
     """One optimizer step of every client that has a batch. `rates`: of plain SGD, which updates all clients at once."""
-    x, y, share = (_stacked(parts) for parts in zip(*batches, strict=True))
+    x, y, share = _together(batches)
     weights = {name: value[: len(batches)].requires_grad_() for name, value in stack.items()}
     if x.shape[1]:
         logits = _forward(model, {name: turned_view(value) for name, value in weights.items()}, x).flatten(0, 1)
@@ -213,12 +214,12 @@ def _step(
         optimizer.step()
 
 
-def plain_rates(stack: Arrays, config: Training) -> dict[str, float]:
+def plain_rates(names: Iterable[str], config: Training) -> dict[str, float]:
     """The learning rate of every weight for SGD without momentum, else nothing."""
     if config.optimizer != "sgd" or config.momentum:
         return {}
     rate = {True: config.label_lr or config.lr, False: config.lr}
-    return {name: rate[name.startswith("label_encoder.")] for name in stack}
+    return {name: rate[name.startswith("label_encoder.")] for name in names}
 
 
 def turned(value: Tensor) -> Tensor:
