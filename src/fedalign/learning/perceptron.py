@@ -19,7 +19,6 @@ from fedalign.learning.losses import logit_gradient
 from fedalign.learning.model import DualEncoder, LabelEncoder
 from fedalign.types import Arrays, Task
 
-LARGE = 1 << 16  # weights of a layer from which the call below is worth its overhead
 # A linear layer and its ReLU as one call of oneDNN, which uses AVX-512 where the library behind F.linear may not. It is
 # made for torch's own compiler, so another build may lack it.
 _FUSED = getattr(torch.ops.mkldnn, "_linear_pointwise", None) if torch.backends.mkldnn.is_available() else None
@@ -76,7 +75,7 @@ def forward(layers: Sequence[Layer], weights: Arrays, x: Tensor) -> Tensor:
     """(n, C) logits of rows (n, in)."""
     for layer in layers:
         weight, bias = weights[layer.weight], weights[layer.bias] if layer.bias else None
-        if _FUSED is not None and weight.numel() >= LARGE and x.is_contiguous():
+        if _FUSED is not None and x.is_contiguous():
             x = _FUSED(x, weight, bias, "relu" if layer.relu else "none", [], "")
         else:
             x = F.linear(x, weight, bias)
