@@ -43,7 +43,7 @@ def chain(widths: list[int], bias: bool = True) -> nn.Sequential:
 
 @given(
     widths=st.lists(st.integers(1, 9), min_size=2, max_size=4),
-    rows=st.integers(1, 7),
+    rows=st.integers(0, 7),
     task=st.sampled_from(["single", "multi"]),
     bias=st.booleans(),
     last=st.booleans(),
