@@ -82,3 +82,10 @@ def test_an_update_shows_the_words_of_the_rows_that_were_trained_and_no_others(
     command.print_found(everything)
     share = f"{found['right'] / found['words']:.0%}"
     assert share in capsys.readouterr().out
+
+
+def test_a_party_that_sends_its_own_class_vectors_only_is_attacked_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inversion, "STEPS", 2)
+    plan = plan_of(*MLP, "algorithm.own_class_vectors=true", "algorithm.average_over_owners=true")
+    assert audit.first_message(plan, 0)["class_set_auc"] == 1.0, "the vectors of other classes do not move"
+    assert inversion.rows(plan, 0) is not None

@@ -188,7 +188,7 @@ def _message(plan: Plan, client: int) -> Update:
     update, _ = train_client(
         plan.algorithm, models, server, party.train, {}, plan.config.training, key, validation=party.validation
     )
-    return update
+    return inversion.as_received(plan, server, update)
 
 
 def _correlation(guessed: np.ndarray, counts: np.ndarray) -> float:

@@ -22,9 +22,10 @@ from fedalign.learning import losses
 from fedalign.learning.local_training import ModelPair, train_client
 from fedalign.learning.model import DualEncoder
 from fedalign.learning.optimizers import Adam, Group
+from fedalign.learning.replies import in_full
 from fedalign.learning.rounds import Plan
 from fedalign.randomness import seeded, torch_generator
-from fedalign.types import Arrays, Examples, Rows, Sequences
+from fedalign.types import Arrays, Examples, Rows, Sequences, Server, Update
 
 ROWS = 16  # in the gradient that is attacked
 STEPS, RATE = 1000, 0.05  # of the second attack
@@ -56,16 +57,9 @@ def rows(plan: Plan, client: int) -> dict[str, Any] | None:
     own, other = (party.train.take(labelled[places]) for places in order[: 2 * ROWS].split(ROWS))
     model = _twice_differentiable(plan.model)
     step = gradient(model, own, own.x)
-    before = plan.model.arrays()
-    update, _ = train_client(
-        plan.algorithm,
-        ModelPair(plan.model),
-        plan.start(),
-        own,
-        {},
-        plan.config.training,
-        (plan.config.seed, 1, client),
-    )
+    before, server, key = plan.model.arrays(), plan.start(), (plan.config.seed, 1, client)
+    update, _ = train_client(plan.algorithm, ModelPair(plan.model), server, own, {}, plan.config.training, key)
+    update = as_received(plan, server, update)
     visit = {name: before[name] - update.weights[name] for name in step if name in update.weights}
     found: dict[str, Any] = {"party": party.name, "rows": ROWS, "epochs": plan.config.training.epochs}
     found["steps"] = steps_for(model, _values(own.x))
@@ -74,6 +68,13 @@ def rows(plan: Plan, client: int) -> dict[str, Any] | None:
         found[name] = {"exact": quotients(model, own.x, seen), "found": alike(own.x, guessed)}
     found["chance"] = alike(own.x, other.x)
     return found
+
+
+def as_received(plan: Plan, server: Server, update: Update) -> Update:
+    """The update as the server completes it, where a client sends the vectors of its own classes only."""
+    if not plan.algorithm.own_class_vectors:
+        return update
+    return in_full(update, plan.algorithm.reply_spec(server, 1), plan.model.class_arrays)
 
 
 def _has_numbers(x: Rows) -> bool:

@@ -73,9 +73,8 @@ def _default(grid: Tensor) -> int:
 def _finish(server: Server, options: Options, measured: bool) -> Server:
     kept, losses = server.state["kept"], server.state["losses"]  # (R, C, d + 1), (R, T)
     lowest = losses.min(1).values
-    balanced = SHARES in server.extra and bool(
-        server.extra[SHARES].any()
-    )  # which validation rows of owners cannot judge
+    # which validation rows of owners cannot judge
+    balanced = SHARES in server.extra and bool(server.extra[SHARES].any())
     lower = float(lowest[-1]) < SLACK * float(lowest[0])
     number = len(kept) - 1 if lower or balanced or not measured else 0
     place = int(losses[number].argmin()) if measured else int((choose.TEMPERATURES - 0.07).abs().argmin())
